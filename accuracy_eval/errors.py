@@ -1,0 +1,99 @@
+"""Every exception the package raises on purpose.
+
+    AccuracyEvalError
+    ├── UsageError            an argument names something that does not exist or is not allowed
+    ├── FileError             a file cannot be used; the message names the file and the place in it
+    │   ├── NotADump          not HDF5, not written by this program, or truncated
+    │   ├── SchemaError       written under a schema this version cannot read
+    │   ├── CorruptFile       a digest does not match the stored bytes
+    │   └── HostileFile       external links, virtual or external storage, absurd sizes, cycles
+    ├── InputMismatch         two sides were computed from different inputs
+    ├── NothingJudged         no case in common, or every case was skipped
+    ├── UnsupportedCase       a backend or candidate cannot run the case; recorded, never fatal
+    ├── NeverVisited          an expected candidate did not run
+    ├── MissingDependency     an optional package is needed for this; the message says which extra
+    ├── TransferError         a file could not be moved between hosts
+    │   ├── HostKeyError      unknown or changed host key
+    │   └── DigestMismatch    the far end holds other bytes than were sent
+    └── VerdictError          raised by Comparison.raise_for_verdict()
+
+One class per remedy. A message says what happened, where, what was found, what was allowed, what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class AccuracyEvalError(Exception):
+    """Base of all errors this package raises on purpose. `exit_code` is what the command line returns."""
+
+    exit_code = 2
+
+
+class UsageError(AccuracyEvalError):
+    """An argument names something that does not exist or is not allowed."""
+
+
+class FileError(AccuracyEvalError):
+    """A file cannot be used; the message names the file and the place in it."""
+
+
+class NotADump(FileError):
+    """Not HDF5, not written by this program, or truncated."""
+
+
+class SchemaError(FileError):
+    """Written under a schema this version cannot read."""
+
+
+class CorruptFile(FileError):
+    """A digest does not match the stored bytes."""
+
+
+class HostileFile(FileError):
+    """The file reaches outside itself or asks for absurd resources."""
+
+
+class InputMismatch(AccuracyEvalError):
+    """Two sides were computed from different inputs."""
+
+
+class NothingJudged(AccuracyEvalError):
+    """No case in common, or every case was skipped: never a pass."""
+
+
+class UnsupportedCase(AccuracyEvalError):
+    """A backend or candidate cannot run the case. Recorded with its reason, never fatal to a run."""
+
+
+class NeverVisited(AccuracyEvalError):
+    """An expected candidate did not run."""
+
+
+class MissingDependency(AccuracyEvalError):
+    """An optional package is needed; the message names the extra that brings it."""
+
+
+class TransferError(AccuracyEvalError):
+    """A file could not be moved between hosts."""
+
+
+class HostKeyError(TransferError):
+    """Unknown or changed host key."""
+
+
+class DigestMismatch(TransferError):
+    """The far end holds other bytes than were sent."""
+
+
+class VerdictError(AccuracyEvalError):
+    """A comparison did not pass; the message is the comparison's whole text."""
+
+    exit_code = 1
+
+
+def unknown(kind: str, found: object, allowed: Iterable[str]) -> UsageError:
+    """UsageError for a name outside a closed set: says what was found and every name allowed."""
+    names = ", ".join(sorted(allowed))
+    return UsageError(f"unknown {kind} {found!r}; allowed: {names}")

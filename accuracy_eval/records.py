@@ -1,0 +1,366 @@
+"""The records that travel between layers and into files: frozen, typed, free of I/O.
+
+Terms: *case* what is computed; *candidate* who computes it; *side* one dump's tensor judged against the reference; *pair* two
+sides against each other. `to_json`/`from_json` write and read them; NaN and infinities become the strings "NaN", "Inf", "-Inf".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.errors import UsageError
+
+OptionValue = bool | int | float | str
+T = TypeVar("T")
+
+
+class Verdict(StrEnum):
+    """What was decided about a tensor, a pair, a run. Order of `severity` decides which of several is shown first."""
+
+    PASS = "PASS"
+    WARN = "WARN"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    INPUTS_DIFFER = "INPUTS_DIFFER"
+    UNSUPPORTED = "UNSUPPORTED"
+    MISSING = "MISSING"
+    ERROR = "ERROR"
+
+    @property
+    def exit_code(self) -> int:
+        """PASS, WARN, UNSUPPORTED 0; FAIL, MISSING, ERROR 1; INPUTS_DIFFER, INCONCLUSIVE 2."""
+        if self in (Verdict.PASS, Verdict.WARN, Verdict.UNSUPPORTED):
+            return 0
+        return 2 if self in (Verdict.INPUTS_DIFFER, Verdict.INCONCLUSIVE) else 1
+
+    @property
+    def severity(self) -> int:
+        return _SEVERITY.index(self)
+
+
+_SEVERITY = (
+    Verdict.PASS, Verdict.UNSUPPORTED, Verdict.WARN, Verdict.INCONCLUSIVE,
+    Verdict.MISSING, Verdict.INPUTS_DIFFER, Verdict.ERROR, Verdict.FAIL,
+)  # fmt: skip
+
+
+class Attribution(StrEnum):
+    """Who is off in a pair. The first that fits, in this order."""
+
+    NOT_COMPARABLE = "not_comparable"
+    IDENTICAL = "identical"
+    DIFFERENT_CONTRACTS = "different_contracts"
+    OFF_CONTRACT = "off_contract"
+    BOTH_OFF = "both_off"
+    A_OFF = "a_off"
+    B_OFF = "b_off"
+    EQUIVALENT = "equivalent"
+    UNDETERMINED = "undetermined"
+
+
+@dataclass(frozen=True)
+class Coded:
+    """An array as codes of a named format (any shape)."""
+
+    codes: NDArray[Any]
+    format: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.codes.shape)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to compute. `cases.case_id` prints it, `cases.parse_case` reads it.
+
+    shape        sizes by dimension letter, in the op's order: (("m", 512), ("n", 128), ("k", 256))
+    layout       gemm: nn, nt, tn, tt (DESIGN letters: first A, second B); "" where the op has none
+    format       family of the operands ("bfloat16", "fp8_e4m3"); "+"-joined where operands differ; "tfloat32" is float32
+                 operands computed as TF32
+    out_format   family of the output; "" is the op's default for the operands
+    recipe       how operands are quantised; "" is not at all
+    options      the op's options that differ from their default, sorted by name
+    input_class  what the operand values look like ("normal", "cancellation", …)
+    lane         "random", "exact", "coded"; in the last two the operands are the companion's, whatever the class
+    direction    "fwd" or "bwd"
+    """
+
+    op: str
+    shape: tuple[tuple[str, int], ...]
+    layout: str = ""
+    format: str = "float32"
+    out_format: str = ""
+    recipe: str = ""
+    options: tuple[tuple[str, OptionValue], ...] = ()
+    input_class: str = "normal"
+    lane: str = "random"
+    direction: str = "fwd"
+    seed: int = 0
+
+    @property
+    def dims(self) -> dict[str, int]:
+        return dict(self.shape)
+
+    def option(self, name: str, default: Any) -> Any:
+        return dict(self.options).get(name, default)
+
+
+@dataclass(frozen=True)
+class TensorRecord:
+    """A stored tensor: what it is, its digest, and where in the file its codes lie ("" = not stored).
+
+    role     "output", "input" or "source" (an unquantised operand: its digest proves equal inputs)
+    format   concrete format name
+    sha256   of the little-endian codes in C order
+    """
+
+    name: str
+    role: str
+    format: str
+    shape: tuple[int, ...]
+    sha256: str
+    path: str = ""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CaseRecord:
+    """One case run by one candidate in a dump.
+
+    status      "done", "unsupported" (reason says why) or "error" (reason holds the text)
+    tensors     outputs, further distinct results of repeats ("d#2"), digests of inputs
+    contract    what the call promises; "" where the op has none
+    repeats     runs made; `distinct` results seen per output tensor
+    notes       kernel names, poison findings ("never_written": {"d": 128}), time is not here
+    """
+
+    id: str
+    case: Case
+    candidate: str
+    status: str
+    reason: str = ""
+    tensors: tuple[TensorRecord, ...] = ()
+    contract: str = ""
+    repeats: int = 1
+    distinct: Mapping[str, int] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A named cause: stable code, one plain sentence, evidence by key."""
+
+    code: str
+    sentence: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """One limit applied to one tensor.
+
+    comparison  how value must relate to limit: "<=", "<", ">=", ">", "=="
+    passed      None when the gate could not be applied (never counts as a pass); `note` says why
+    """
+
+    gate: str
+    metric: str
+    value: float | None
+    comparison: str
+    limit: float
+    passed: bool | None
+    source: str = ""
+    note: str = ""
+
+    @property
+    def margin(self) -> float | None:
+        """Distance from the limit in units of the limit, positive inside it; None where undefined."""
+        if self.value is None or self.limit == 0 or not math.isfinite(self.limit) or not math.isfinite(self.value):
+            return None
+        sign = 1.0 if self.comparison in ("<=", "<") else -1.0
+        return sign * (self.limit - self.value) / abs(self.limit)
+
+
+@dataclass(frozen=True)
+class WorstElement:
+    """One of the largest errors of a tensor. Codes are integers of the side's format; None where there is no such side."""
+
+    index: tuple[int, ...]
+    actual_code: int
+    expected_code: int | None
+    actual: float
+    expected: float
+    error: float
+    ulp: float
+
+
+@dataclass(frozen=True)
+class Side:
+    """One dump's tensor, judged against the reference."""
+
+    label: str
+    format: str
+    sha256: str
+    verdict: Verdict
+    contract: str = ""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    gates: tuple[GateResult, ...] = ()
+    diagnoses: tuple[Diagnosis, ...] = ()
+    worst: tuple[WorstElement, ...] = ()
+    resolution: Mapping[str, Any] = field(default_factory=dict)
+    scope: str = "full"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sides against each other: `a` is actual, `b` is expected."""
+
+    a: str
+    b: str
+    verdict: Verdict
+    attribution: Attribution
+    sentence: str
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    gates: tuple[GateResult, ...] = ()
+    worst: tuple[WorstElement, ...] = ()
+    diagnoses: tuple[Diagnosis, ...] = ()
+
+
+@dataclass(frozen=True)
+class TensorResult:
+    """Everything decided about one output tensor of one case and candidate over all dumps."""
+
+    case_id: str
+    case: Case
+    family: str
+    candidate: str
+    tensor: str
+    shape: tuple[int, ...]
+    verdict: Verdict
+    sides: tuple[Side, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+
+
+@dataclass(frozen=True)
+class NotCompared:
+    """A case that could not be judged for a dump, and why."""
+
+    case_id: str
+    family: str
+    candidate: str
+    label: str
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True)
+class DumpInfo:
+    """What identifies a dump in a report. `platform` is flat: name -> value; null where unknown."""
+
+    label: str
+    file: str
+    content_digest: str
+    suite: str
+    suite_digest: str
+    platform: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GateInfo:
+    """A limit of the profile used, for the Gates sheet."""
+
+    gate: str
+    metric: str
+    comparison: str
+    limit: str
+    applies_to: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """One comparison of N dumps: what `compare` writes to results.json and every report is written from. Holds no time."""
+
+    schema: str
+    producer: str
+    profile: str
+    gates: tuple[GateInfo, ...]
+    dumps: tuple[DumpInfo, ...]
+    tensors: tuple[TensorResult, ...]
+    not_compared: tuple[NotCompared, ...]
+    verdict: Verdict
+    exit_code: int
+    notes: tuple[str, ...] = ()
+
+
+RESULTS_SCHEMA = "accuracy-eval-results/1.0"
+
+
+def to_json(value: Any) -> Any:
+    """Plain JSON data of a record: dataclasses become objects, tuples arrays, NaN/±Inf the strings "NaN"/"Inf"/"-Inf"."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, StrEnum):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): to_json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(v) for v in value]
+    if isinstance(value, np.ndarray):
+        return to_json(value.tolist())
+    if isinstance(value, np.generic):
+        return to_json(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Inf" if value > 0 else "-Inf")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UsageError(f"a {type(value).__name__} cannot be written to JSON: {value!r}")
+
+
+_NUMBERS = {"NaN": math.nan, "Inf": math.inf, "-Inf": -math.inf}
+
+
+def from_json(kind: type[T], data: Any) -> T:
+    """The record of class `kind` that `to_json` wrote; unknown keys are ignored (newer minor schema), missing ones take defaults."""
+    return typing.cast(T, _build(kind, data))
+
+
+def _build(kind: Any, data: Any) -> Any:
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        known = {f.name for f in dataclasses.fields(kind)}
+        return kind(**{k: _build(hints[k], v) for k, v in data.items() if k in known})  # type: ignore[operator]
+    if origin is tuple:
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return tuple(_build(arguments[0], v) for v in data)
+        return tuple(_build(a, v) for a, v in zip(arguments, data, strict=True))
+    if origin in (typing.Union, types.UnionType):
+        if data is None:
+            return None
+        if float in arguments and isinstance(data, str):
+            return _NUMBERS.get(data, data)
+        concrete = [a for a in arguments if a is not type(None)]
+        return _build(concrete[0], data) if len(concrete) == 1 else data
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return kind(data)
+    if kind is float:
+        return _NUMBERS[data] if isinstance(data, str) else float(data)
+    if isinstance(data, dict):
+        return {k: _build(Any, v) for k, v in data.items()}
+    if isinstance(data, list):
+        return [_build(Any, v) for v in data]
+    return _NUMBERS.get(data, data) if isinstance(data, str) and kind is Any else data
