@@ -6,16 +6,16 @@ chunks whose number depends on the data alone and handed to a thread pool, so re
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
 
+from accuracy_eval.threads import map_threads, thread_count
+
+__all__ = ["inline", "kernel", "map_threads", "thread_count"]
+
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 def kernel(function: F) -> F:
@@ -29,21 +29,3 @@ def kernel(function: F) -> F:
 def inline(function: F) -> F:
     """As `kernel`, for small helpers called inside kernels: always inlined by LLVM, so a helper costs no call."""
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function))
-
-
-def thread_count() -> int:
-    """Threads to use: ACCURACY_EVAL_THREADS, else the cores this process may run on."""
-    wanted = os.environ.get("ACCURACY_EVAL_THREADS", "")
-    if wanted.isdigit() and int(wanted) > 0:
-        return int(wanted)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def map_threads(function: Callable[[T], R], items: Iterable[T], *, threads: int | None = None) -> list[R]:
-    """[function(x) for x in items] on a thread pool, results in order of items; the first exception is raised."""
-    work: Sequence[T] = list(items)
-    count = min(threads or thread_count(), len(work))
-    if count <= 1:
-        return [function(x) for x in work]
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(function, work))
