@@ -1,0 +1,272 @@
+"""What a person reads about a result: one wording for the command line, reports, JUnit and `check().message`.
+
+Everything is built from records alone. Numbers are printed with as many digits as it takes to tell them from what they are compared
+with; codes in hex at the width of their format; characters a terminal or an XML file cannot show are replaced by visible ones.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import get_format
+from accuracy_eval.records import Attribution, Diagnosis, GateResult, Pair, Side, TensorResult, Verdict, WorstElement
+
+REFERENCE = "reference"  # what a side is judged by, where a dump's label would stand
+COMPARISON_WORDS = {"<=": "must be at most", "<": "must be under", ">=": "must be at least", ">": "must be over", "==": "must be"}
+LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max", "mismatch_count")  # metrics that the worst element is an example of
+ATTRIBUTION_WORDS = {
+    Attribution.NOT_COMPARABLE: "not comparable",
+    Attribution.IDENTICAL: "same bytes",
+    Attribution.DIFFERENT_CONTRACTS: "each by its own contract",
+    Attribution.OFF_CONTRACT: "off its contract",
+    Attribution.BOTH_OFF: "both off",
+    Attribution.A_OFF: "{a} is off",
+    Attribution.B_OFF: "{b} is off",
+    Attribution.EQUIVALENT: "equivalent",
+    Attribution.UNDETERMINED: "undetermined",
+}
+# C0, DEL, C1, surrogates, bidirectional overrides, BOM and non-characters: invisible, or illegal in XML 1.0, or able to rewrite a line
+_INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]")
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    r"""`text` on one line with unprintable characters made visible: control characters as their pictures (␛ for ESC), others as \uXXXX.
+
+    With `lines`, tabs and line feeds stay as they are (CR LF becomes LF) instead of turning into ␉ and ␊.
+    """
+    text = _INVISIBLE.sub(_picture, text.replace("\r\n", "\n"))
+    return text if lines else text.replace("\n", "\u240a").replace("\t", "\u2409")
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """`value` with up to `digits` significant digits: 0.5703, 3.1e-4, 214, NaN, Inf, -Inf; "n/a" for None."""
+    if value is None:
+        return "n/a"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return visible(value)
+    x = float(value)
+    if not math.isfinite(x):
+        return "NaN" if math.isnan(x) else ("Inf" if x > 0 else "-Inf")
+    if not 0 < abs(x) < 1e-3:
+        return re.sub(r"e\+?(-?)0*(\d)", r"e\1\2", f"{x:.{digits}g}")
+    mantissa, _, exponent = f"{x:.{digits - 1}e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"
+
+
+def numbers_apart(value: Any, other: Any, digits: int = 4) -> tuple[str, str]:
+    """Both numbers with the fewest digits (at least `digits`) that print them differently, if they differ."""
+    for n in range(digits, 18):
+        texts = number(value, n), number(other, n)
+        if texts[0] != texts[1]:
+            return texts
+    return number(value, digits), number(other, digits)
+
+
+def code_text(code: int | None, fmt: str) -> str:
+    """A code in hex at the width of its format ("0x3F12"); "" for None. A format this version does not know gets the digits it needs."""
+    if code is None:
+        return ""
+    try:
+        digits = get_format(fmt).code_digits
+    except UsageError:
+        digits = 1
+    return f"0x{code:0{digits}X}"
+
+
+def index_text(index: Iterable[int]) -> str:
+    return "[" + ", ".join(str(i) for i in index) + "]"
+
+
+def failed_gates(gates: Sequence[GateResult]) -> list[GateResult]:
+    """The gates that were broken, furthest beyond the limit first (a limit of 0 has no margin and comes before all)."""
+    return sorted((g for g in gates if g.passed is False), key=lambda g: -math.inf if g.margin is None else g.margin)
+
+
+def deciding_gate(gates: Sequence[GateResult]) -> GateResult | None:
+    """The gate to show when there is room for one: the one broken worst, else one not applied, else the one with least margin."""
+    broken = failed_gates(gates)
+    if broken:
+        return broken[0]
+    unapplied = [g for g in gates if g.passed is None]
+    if unapplied:
+        return unapplied[0]
+    return min(gates, key=lambda g: math.inf if g.margin is None else g.margin) if gates else None
+
+
+def gate_clause(gate: GateResult, worst: Sequence[WorstElement] = (), contract: str = "") -> str:
+    """One gate in words: value, limit, place, contract: "error 6.9 × budget at [12, 301] (contract fp32acc, B 3.1e-4; gate budget)"."""
+    value, limit = numbers_apart(gate.value, gate.limit, 3)
+    if gate.value is None:
+        text = f"gate {visible(gate.gate)} was not applied: {visible(gate.note) or 'no value'}"
+        return f"{text} (contract {visible(contract)})" if contract else text
+    place = f" at {index_text(worst[0].index)}" if worst and gate.metric in LOCATED and gate.passed is False else ""
+    if gate.metric == "budget_max":
+        text = f"error {value} × budget{place}"
+        if gate.limit != 1:
+            text += f", {COMPARISON_WORDS.get(gate.comparison, gate.comparison)} {limit} ×"
+    else:
+        text = f"{visible(gate.metric)} {value}{place}, {COMPARISON_WORDS.get(gate.comparison, gate.comparison)} {limit}"
+    context = [f"contract {visible(contract)}"] if contract else []
+    if gate.metric == "budget_max" and place and worst[0].budget is not None:
+        context.append(f"B {number(worst[0].budget, 2)}")
+    head = ", ".join(context)
+    return f"{text} ({head + '; ' if head else ''}gate {visible(gate.gate)})"
+
+
+def causes(diagnoses: Sequence[Diagnosis]) -> str:
+    """The named causes in one line: "k-tail-missing, gain"; "" when there are none."""
+    return ", ".join(dict.fromkeys(visible(d.code) for d in diagnoses))
+
+
+def who_is_off(pair: Pair) -> str:
+    """The attribution in words: "mi300x is off", "same bytes", …"""
+    return ATTRIBUTION_WORDS[pair.attribution].format(a=visible(pair.a), b=visible(pair.b))
+
+
+def side_reason(side: Side) -> str:
+    """Why a side has its verdict, in one clause."""
+    return _reason(side.verdict, side.gates, side.worst, side.diagnoses, side.contract, side.note)
+
+
+def pair_reason(pair: Pair) -> str:
+    """Why a pair has its verdict, in one sentence: the comparison's own, else its deciding gate."""
+    return visible(pair.sentence) or _reason(pair.verdict, pair.gates, pair.worst, pair.diagnoses, "", "")
+
+
+def _reason(
+    verdict: Verdict, gates: Sequence[GateResult], worst: Sequence[WorstElement], diagnoses: Sequence[Diagnosis], contract: str, note: str
+) -> str:
+    gate = deciding_gate(gates)
+    broken = gate is not None and gate.passed is False
+    if gate is not None and (broken or (verdict is Verdict.PASS)):
+        return gate_clause(gate, worst, contract)
+    for text in (*(d.sentence for d in diagnoses), note):  # a verdict no gate decided: what was found decides
+        if text:
+            return visible(text)
+    return gate_clause(gate, worst, contract) if gate is not None else "no gate applies and no reason was recorded"
+
+
+def element_text(element: WorstElement, fmt: str, actual: str, expected: str) -> str:
+    """One element: "actual 0x3F12 = 0.5703 (mi300x), expected 0x3EED = 0.4629 (h200)"; the truth of a pair follows where known."""
+    left, right = numbers_apart(element.actual, element.expected)
+    text = f"actual {code_text(element.actual_code, fmt)} = {left}{_of(actual)}, expected "
+    text += f"{code_text(element.expected_code, fmt)} = {right}" if element.expected_code is not None else right
+    text += _of(expected)
+    return text if element.reference is None else f"{text}, {REFERENCE} {number(element.reference, 9)}"
+
+
+def _of(label: str) -> str:
+    return f" ({visible(label)})" if label else ""
+
+
+def counts_text(metrics: Mapping[str, Any], shape: tuple[int, ...]) -> str:
+    """What differs and what is not finite: "214 of 65536 differ, NaN 0/0, Inf 0/0" (actual/expected); parts not measured are left out."""
+    parts = []
+    if metrics.get("mismatch_count") is not None:
+        parts.append(f"{number(metrics['mismatch_count'])} of {math.prod(shape)} differ")
+    for name, title in (("nan", "NaN"), ("inf", "Inf")):
+        pair = metrics.get(f"{name}_actual"), metrics.get(f"{name}_expected")
+        if pair != (None, None):
+            parts.append(f"{title} {number(pair[0])}/{number(pair[1])}")
+    return ", ".join(parts)
+
+
+def resolution_text(resolution: Mapping[str, Any]) -> str:
+    """The smallest faults that would have failed: "element 3.1e-4, row 2.2e-3, lost k none"."""
+    return ", ".join(f"{visible(str(k)).replace('_', ' ')} {_short(v)}" for k, v in resolution.items())
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{visible(str(k))}: {_short(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_short(v) for v in value[:8]) + (", …]" if len(value) > 8 else "]")
+    return number(value, 3)
+
+
+def side_message(result: TensorResult, side: Side) -> str:
+    """The whole text about one dump's tensor judged by the reference.
+
+    First line: verdict, case, output, why. Then, indented: the worst element and the counts, the source of the limit, other broken
+    gates, gates that could not be applied, causes, and for a PASS the smallest faults that would have failed.
+    """
+    subject = f"output '{visible(result.tensor)}' ({visible(side.format)})"
+    head = f"{_head(side.verdict, result)} {subject}: {side_reason(side)}"
+    if side.scope != "full":
+        head += f" [scope {visible(side.scope)}]"
+    lines = [head]
+    lines += _evidence(side.verdict, side.worst, side.format, side.label, REFERENCE, side.metrics, result.shape)
+    lines += _gate_lines(side.gates, side.worst)
+    lines += [f"  cause {visible(d.code)}: {visible(d.sentence)}" for d in side.diagnoses]
+    if side.note and visible(side.note) not in head:
+        lines.append(f"  note: {visible(side.note)}")
+    if side.resolution and side.verdict in (Verdict.PASS, Verdict.WARN):
+        lines.append(f"  would have failed: {resolution_text(side.resolution)}")
+    return "\n".join(lines)
+
+
+def pair_message(result: TensorResult, pair: Pair) -> str:
+    """The whole text about two dumps against each other; laid out as `side_message`."""
+    fmt = next((s.format for s in result.sides if s.label == pair.a), "")
+    subject = f"output '{visible(result.tensor)}'" + (f" ({visible(fmt)})" if fmt else "")
+    a, b = visible(pair.a), visible(pair.b)
+    lines = [f"{_head(pair.verdict, result)} {subject}, {a} against {b}: {pair_reason(pair)} [{pair.attribution}]"]
+    lines += _evidence(pair.verdict, pair.worst, fmt, pair.a, pair.b, pair.metrics, result.shape)
+    lines += _gate_lines(pair.gates, pair.worst)
+    lines += [f"  cause {visible(d.code)}: {visible(d.sentence)}" for d in pair.diagnoses]
+    return "\n".join(lines)
+
+
+def result_message(result: TensorResult) -> str:
+    """Every side and pair of a tensor, the worst verdict first."""
+    parts: list[tuple[int, str]] = [(-s.verdict.severity, side_message(result, s)) for s in result.sides]
+    parts += [(-p.verdict.severity, pair_message(result, p)) for p in result.pairs]
+    return "\n".join(text for _, text in sorted(parts, key=lambda part: part[0]))
+
+
+def _head(verdict: Verdict, result: TensorResult) -> str:
+    candidate = "" if result.candidate in ("", "default") else f" candidate '{visible(result.candidate)}'"
+    return f"{verdict} {visible(result.case_id)}{candidate}"
+
+
+def _evidence(
+    verdict: Verdict,
+    worst: Sequence[WorstElement],
+    fmt: str,
+    actual: str,
+    expected: str,
+    metrics: Mapping[str, Any],
+    shape: tuple[int, ...],
+) -> list[str]:
+    counts = counts_text(metrics, shape)
+    if worst and verdict is not Verdict.PASS:
+        return [f"  {element_text(worst[0], fmt, actual, expected)}{'; ' + counts if counts else ''}"]
+    return [f"  {visible(actual) or 'actual'} against {visible(expected)}: {counts}"] if counts else []
+
+
+def _gate_lines(gates: Sequence[GateResult], worst: Sequence[WorstElement]) -> list[str]:
+    decided = deciding_gate(gates)
+    lines = []
+    if decided is not None and decided.value is not None and decided.source:
+        limit = f"{visible(decided.metric)} {decided.comparison} {number(decided.limit)}"
+        lines.append(f"  limit {limit}: {visible(decided.source)}")
+    lines += [f"  also broken: {gate_clause(g, worst)}" for g in failed_gates(gates)[1:]]
+    lines += [f"  {gate_clause(g)}" for g in gates if g.passed is None and g is not decided]
+    return lines

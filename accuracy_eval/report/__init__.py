@@ -1,0 +1,64 @@
+"""Reports: rows in, file out. Writers take `Results` and nothing else, so every form can be written again from results.json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from accuracy_eval.errors import unknown
+from accuracy_eval.records import Results
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A report form. `module` holds `write(results, folder) -> list[Path]`, imported on first use."""
+
+    name: str
+    module: str
+    description: str
+
+    def load(self) -> Callable[[Results, Path], list[Path]]:
+        return cast("Callable[[Results, Path], list[Path]]", import_module(self.module).write)
+
+
+WRITERS: dict[str, Writer] = {
+    w.name: w
+    for w in (
+        Writer("json", "accuracy_eval.report.results_file", "results.json: everything, the source of all other forms (docs/results.md)"),
+        Writer("xlsx", "accuracy_eval.report.xlsx", "summary.xlsx and one workbook per op family and shape"),
+        Writer("csv", "accuracy_eval.report.flat", "results.csv: one flat row per verdict with all metrics"),
+        Writer("md", "accuracy_eval.report.markdown", "summary.md: findings and counts, for a pull request or job summary"),
+        Writer("junit", "accuracy_eval.report.junit", "junit.xml: one test case per verdict"),
+    )
+}
+
+
+def write_reports(results: Results, directory: str | Path, to: Sequence[str] = ("xlsx", "json")) -> list[Path]:
+    """Write the report forms named in `to` (keys of WRITERS) into `directory`, which is made if absent; returns the files written.
+
+    All files are written to a temporary folder first and renamed into place at the end: an error leaves what was there before.
+    Files that an earlier report of the same forms left there and this one does not have are removed, unless they were changed since.
+    """
+    for form in to:
+        if form not in WRITERS:
+            raise unknown("report form", form, WRITERS)
+    from accuracy_eval.report.files import publish
+
+    return publish(Path(directory), {form: WRITERS[form].load() for form in dict.fromkeys(to)}, results)
+
+
+def load_results(path: str | Path) -> Results:
+    """The Results stored in a results.json, or in the directory that holds one. FileError or SchemaError say what is wrong with it."""
+    from accuracy_eval.report.results_file import read
+
+    return read(Path(path))
+
+
+def console_table(results: Results, *, width: int = 80, color: bool = False, limit: int = 20) -> str:
+    """The result as text of at most `width` columns: verdict, findings first (at most `limit` of them), counts, what to run next."""
+    from accuracy_eval.report.console import render
+
+    return render(results, width=width, color=color, limit=limit)

@@ -1,0 +1,121 @@
+"""Report files on disk: all of a report appears at once, names are safe everywhere, nothing stale stays behind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from accuracy_eval.errors import FileError
+from accuracy_eval.records import Results
+
+MANIFEST = ".accuracy-eval-report.json"  # form -> {file name: sha256} of what was written here last
+MAX_STEM = 80  # characters of a file name before its suffix: leaves room under Windows' 260 for a deep folder
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?\Z", re.IGNORECASE)
+
+
+def publish(directory: Path, writers: Mapping[str, Callable[[Results, Path], list[Path]]], results: Results) -> list[Path]:
+    """Run every writer in a temporary folder inside `directory`, then rename all files into place and drop stale ones."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".report-", dir=directory))
+    except OSError as error:
+        raise FileError(f"{directory}: cannot write a report there: {error.strerror}; name a folder that can be written") from error
+    try:
+        written = {form: write(results, folder) for form, write in writers.items()}
+        before = _manifest(directory)
+        placed: list[Path] = []
+        after = dict(before)
+        for form, files in written.items():
+            digests = {}
+            for file in files:
+                _sync(file)
+                digests[file.name] = _digest(file)
+                target = directory / file.name
+                file.replace(target)
+                placed.append(target)
+            after[form] = digests
+        kept = {name for digests in after.values() for name in digests}
+        for form in written:
+            for name, digest in before.get(form, {}).items():
+                if name not in kept and _digest(directory / name) == digest:
+                    (directory / name).unlink()
+        record = folder / MANIFEST
+        record.write_text(json.dumps(after, indent=1, sort_keys=True) + "\n", "utf-8")
+        record.replace(directory / MANIFEST)
+        _sync(directory)
+    except OSError as error:
+        where = error.filename or directory
+        raise FileError(
+            f"{where}: the report could not be written: {error.strerror}; an older report there is unchanged or whole"
+        ) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return placed
+
+
+def _manifest(directory: Path) -> dict[str, dict[str, str]]:
+    """What was written here last; {} when nothing was or the record is unreadable (then nothing counts as stale)."""
+    try:
+        data = json.loads((directory / MANIFEST).read_text("utf-8"))
+        return {
+            str(form): {str(n): str(d) for n, d in files.items() if Path(n).name == n}
+            for form, files in data.items()
+            if isinstance(files, dict)
+        }
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _digest(file: Path) -> str:
+    """sha256 of a file; "" when it is not there."""
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def _sync(path: Path) -> None:
+    """Put a file's bytes, or a folder's entries, on disk; systems that cannot open a folder have no need to."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        if path.is_file():
+            raise
+    finally:
+        os.close(handle)
+
+
+def file_stem(text: str) -> str:
+    """`text` as a file name without suffix: letters, digits, '.', '_', '-'. What had to be changed or cut ends in a hash of the whole."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-") or "report"
+    if safe == text and len(safe) <= MAX_STEM and not _RESERVED.match(safe):
+        return safe
+    return f"{safe[: MAX_STEM - 13].rstrip('._-')}_{short_hash(text)}"
+
+
+def short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def unique_stems(keys: list[str], taken: tuple[str, ...] = ()) -> dict[str, str]:
+    """A file stem for every key, no two equal on a system that ignores case; `taken` are stems already in use."""
+    used = {t.lower() for t in taken}
+    stems = {}
+    for key in keys:
+        stem = file_stem(key)
+        if stem.lower() in used:
+            stem = f"{stem[: MAX_STEM - 13]}_{short_hash(key)}"
+        used.add(stem.lower())
+        stems[key] = stem
+    return stems

@@ -1,0 +1,195 @@
+"""What a reader must see first: findings, counts, who is off how often, what to run next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from accuracy_eval import messages
+from accuracy_eval.records import Attribution, NotCompared, Pair, Results, Side, TensorResult, Verdict
+from accuracy_eval.report.rows import Row, reproduce, tensor_rows
+
+ORDER = tuple(sorted(Verdict, key=lambda v: -v.severity))  # worst first
+QUIET = (Verdict.PASS, Verdict.UNSUPPORTED)  # counted, not findings
+
+NEXT_BY_VERDICT = {
+    Verdict.INPUTS_DIFFER: "dump both again with one suite and one accuracy-eval version, then compare again",
+    Verdict.MISSING: "complete the dump with accuracy-eval dump --resume, then compare again",
+    Verdict.ERROR: "read the error, mend it, complete the dump with accuracy-eval dump --resume",
+    Verdict.INCONCLUSIVE: "give the case outputs that can be judged, or a finite reference",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One tensor (or one case not compared) that a person must look at. All texts are single lines.
+
+    what      verdict's reason: how much, where, against which limit
+    who       who is off, in words; "" where no pair says so
+    source    where the limit comes from
+    cause     named causes with their sentence
+    run_next  a command, or what to do where no command helps
+    """
+
+    verdict: Verdict
+    case_id: str
+    family: str
+    candidate: str
+    tensor: str
+    who: str
+    what: str
+    source: str
+    cause: str
+    run_next: str
+    row: Row
+
+    @property
+    def title(self) -> str:
+        """Case, tensor and candidate in one line."""
+        tensor = f" {messages.visible(self.tensor)}" if self.tensor else ""
+        return (
+            messages.visible(self.case_id)
+            + tensor
+            + ("" if self.candidate in ("", "default") else f" ({messages.visible(self.candidate)})")
+        )
+
+
+def findings(results: Results) -> list[Finding]:
+    """All findings, the worst verdict first, otherwise in the order of the results."""
+    found = [_of_tensor(results, t) for t in results.tensors if t.verdict not in QUIET]
+    found += [_of_skipped(n) for n in results.not_compared if n.verdict not in QUIET]
+    return sorted(found, key=lambda f: -f.verdict.severity)
+
+
+def _of_tensor(results: Results, result: TensorResult) -> Finding:
+    rows = list(tensor_rows(result))
+    sides = [r for r in rows if isinstance(r.subject, Side)]
+    pairs = [r for r in rows if isinstance(r.subject, Pair)]
+    # the side says how much against which limit; a verdict only a pair has is told by the pair
+    speaker = next((r for r in (*sides, *pairs) if r.verdict == result.verdict), None) or max(
+        rows, key=lambda r: r.verdict.severity, default=None
+    )
+    if speaker is None:
+        speaker = Row(
+            NotCompared(result.case_id, result.family, result.candidate, "", result.verdict, "no side and no pair was judged", result.case)
+        )
+    pair = max((r.subject for r in pairs if isinstance(r.subject, Pair)), key=_pair_rank, default=None)
+    who = (
+        _who_of_sides(sides)
+        if pair is None or pair.attribution in (Attribution.UNDETERMINED, Attribution.OFF_CONTRACT)
+        else messages.who_is_off(pair)
+    )
+    gate = messages.deciding_gate(speaker.gates)
+    diagnoses = speaker.diagnoses or (pair.diagnoses if pair else ())
+    cause = "; ".join(f"{messages.visible(d.code)}: {messages.visible(d.sentence)}" for d in diagnoses)
+    return Finding(
+        result.verdict, result.case_id, result.family, result.candidate, result.tensor, who or (messages.who_is_off(pair) if pair else ""),
+        speaker.reason, messages.visible(gate.source) if gate else "", cause, reproduce(results, result.case_id), speaker,
+    )  # fmt: skip
+
+
+def _who_of_sides(sides: Sequence[Row]) -> str:
+    bad = [messages.visible(r.actual) for r in sides if r.verdict is Verdict.FAIL]
+    return f"{', '.join(bad)} {'is' if len(bad) == 1 else 'are'} off" if bad else ""
+
+
+def _of_skipped(item: NotCompared) -> Finding:
+    row = Row(item)
+    return Finding(
+        item.verdict, item.case_id, item.family, item.candidate, "", messages.visible(item.label), row.reason, "", "",
+        NEXT_BY_VERDICT.get(item.verdict, ""), row,
+    )  # fmt: skip
+
+
+_ATTRIBUTION_RANK = (
+    Attribution.IDENTICAL, Attribution.EQUIVALENT, Attribution.DIFFERENT_CONTRACTS, Attribution.NOT_COMPARABLE, Attribution.UNDETERMINED,
+    Attribution.OFF_CONTRACT, Attribution.A_OFF, Attribution.B_OFF, Attribution.BOTH_OFF,
+)  # fmt: skip
+
+
+def _pair_rank(pair: Pair) -> tuple[int, int]:
+    return pair.verdict.severity, _ATTRIBUTION_RANK.index(pair.attribution)
+
+
+def count_verdicts(
+    results: Results, key: Callable[[TensorResult | NotCompared], tuple[str, ...]]
+) -> dict[tuple[str, ...], Counter[Verdict]]:
+    """Verdicts of tensors and of cases not compared, counted by `key`, keys in order of first appearance."""
+    counts: dict[tuple[str, ...], Counter[Verdict]] = {}
+    for item in (*results.tensors, *results.not_compared):
+        counts.setdefault(key(item), Counter())[item.verdict] += 1
+    return counts
+
+
+def by_format(item: TensorResult | NotCompared) -> tuple[str, ...]:
+    """Family, format and lane: the grouping of counts in short reports."""
+    return (item.family, item.case.format, item.case.lane) if item.case else (item.family, "", "")
+
+
+def total(results: Results) -> Counter[Verdict]:
+    return Counter(item.verdict for item in (*results.tensors, *results.not_compared))
+
+
+def counts_sentence(counts: Counter[Verdict]) -> str:
+    """ "3 FAIL, 1 WARN, 20 PASS"; worst first."""
+    return ", ".join(f"{counts[v]} {v}" for v in ORDER if counts[v]) or "nothing judged"
+
+
+@dataclass(frozen=True)
+class PairSummary:
+    """All pairs of two dumps: the worst verdict, its attribution, how often each attribution came."""
+
+    a: str
+    b: str
+    verdict: Verdict
+    who: str
+    attributions: Counter[str]
+    example: Pair
+
+
+def pair_summaries(tensors: Iterable[TensorResult]) -> dict[tuple[str, str], PairSummary]:
+    """One summary per ordered pair of labels that occurs."""
+    groups: dict[tuple[str, str], list[Pair]] = {}
+    for result in tensors:
+        for pair in result.pairs:
+            groups.setdefault((pair.a, pair.b), []).append(pair)
+    summaries = {}
+    for (a, b), pairs in groups.items():
+        worst = max(pairs, key=_pair_rank)
+        counts = Counter(messages.who_is_off(p) for p in pairs)
+        summaries[a, b] = PairSummary(a, b, worst.verdict, messages.who_is_off(worst), counts, worst)
+    return summaries
+
+
+def side_summaries(tensors: Iterable[TensorResult]) -> dict[str, Counter[Verdict]]:
+    """Verdicts of every dump against the reference, by label."""
+    counts: dict[str, Counter[Verdict]] = {}
+    for result in tensors:
+        for side in result.sides:
+            counts.setdefault(side.label, Counter())[side.verdict] += 1
+    return counts
+
+
+def attribution_sentence(tensors: Sequence[TensorResult]) -> str:
+    """Who is off, in one sentence over all pairs: "h200 is off in 3 of 11 comparisons of h200 and cpu: <the worst one's sentence>"."""
+    summaries = pair_summaries(tensors)
+    if not summaries:
+        counts = side_summaries(tensors)
+        bad = [f"{messages.visible(label)} fails {c[Verdict.FAIL]} of {c.total()}" for label, c in counts.items() if c[Verdict.FAIL]]
+        if not counts:
+            return "Nothing was judged."
+        return (", ".join(bad) if bad else "No dump fails") + " against the reference; no pair of dumps was compared."
+    worst = max(summaries.values(), key=lambda s: _pair_rank(s.example))
+    of = f"{worst.attributions.total()} comparisons of {messages.visible(worst.a)} and {messages.visible(worst.b)}"
+    if worst.example.verdict in QUIET or worst.example.attribution in _ATTRIBUTION_RANK[:2]:
+        parts = ", ".join(f"{n} {who}" for who, n in sorted(worst.attributions.items(), key=lambda item: (-item[1], item[0])))
+        more = "" if len(summaries) == 1 else f"; the other {len(summaries) - 1} pairs of dumps are no worse"
+        return f"Nobody is off in {of}: {parts}{more}."
+    return (
+        f"{worst.who[:1].upper() + worst.who[1:] if worst.who in _GENERAL else worst.who} in {worst.attributions[worst.who]} of {of}; for example: "
+        + (messages.visible(worst.example.sentence) or "see the findings")
+    )
+
+
+_GENERAL = frozenset(w for w in messages.ATTRIBUTION_WORDS.values() if "{" not in w)  # words that begin a sentence, not a label

@@ -1,0 +1,267 @@
+"""Flat rows: one per tensor and side, per tensor and pair, and per case not compared. CSV, workbooks and Markdown show these columns."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from accuracy_eval import messages
+from accuracy_eval.records import (
+    Attribution,
+    Case,
+    Diagnosis,
+    GateResult,
+    NotCompared,
+    Pair,
+    Results,
+    Side,
+    TensorResult,
+    Verdict,
+    WorstElement,
+    to_json,
+)
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One verdict. `subject` is what it was given to; `result` the tensor it belongs to (None for a case not compared)."""
+
+    subject: Side | Pair | NotCompared
+    result: TensorResult | None = None
+
+    @property
+    def kind(self) -> str:
+        return {Side: "side", Pair: "pair", NotCompared: "not compared"}[type(self.subject)]
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.subject.verdict
+
+    @property
+    def case(self) -> Case | None:
+        return self.result.case if self.result else self.subject.case if isinstance(self.subject, NotCompared) else None
+
+    @property
+    def holder(self) -> TensorResult | NotCompared:
+        """Where case id, family and candidate are found."""
+        if self.result is not None:
+            return self.result
+        assert isinstance(self.subject, NotCompared)
+        return self.subject
+
+    @property
+    def actual(self) -> str:
+        return self.subject.a if isinstance(self.subject, Pair) else self.subject.label
+
+    @property
+    def expected(self) -> str:
+        if isinstance(self.subject, Pair):
+            return self.subject.b
+        return messages.REFERENCE if isinstance(self.subject, Side) else ""
+
+    @property
+    def attribution(self) -> Attribution | None:
+        return self.subject.attribution if isinstance(self.subject, Pair) else None
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return {} if isinstance(self.subject, NotCompared) else self.subject.metrics
+
+    @property
+    def gates(self) -> Sequence[GateResult]:
+        return () if isinstance(self.subject, NotCompared) else self.subject.gates
+
+    @property
+    def diagnoses(self) -> Sequence[Diagnosis]:
+        return () if isinstance(self.subject, NotCompared) else self.subject.diagnoses
+
+    @property
+    def worst(self) -> Sequence[WorstElement]:
+        return () if isinstance(self.subject, NotCompared) else self.subject.worst
+
+    @property
+    def format(self) -> str:
+        """Concrete format of the actual codes; "" where unknown."""
+        if isinstance(self.subject, Side):
+            return self.subject.format
+        sides = self.result.sides if self.result else ()
+        return next((s.format for s in sides if s.label == self.actual), "")
+
+    @property
+    def reason(self) -> str:
+        """Why, in one line."""
+        if isinstance(self.subject, NotCompared):
+            return messages.visible(self.subject.reason)
+        return messages.side_reason(self.subject) if isinstance(self.subject, Side) else messages.pair_reason(self.subject)
+
+    @property
+    def message(self) -> str:
+        """The whole text."""
+        if self.result is None or isinstance(self.subject, NotCompared):
+            where = f" ({messages.visible(self.actual)})" if self.actual else ""
+            return f"{self.verdict} {messages.visible(self.holder.case_id)}{where}: {self.reason}"
+        if isinstance(self.subject, Side):
+            return messages.side_message(self.result, self.subject)
+        return messages.pair_message(self.result, self.subject)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the flat table: what it holds, how a spreadsheet shows its numbers, one sentence on it."""
+
+    name: str
+    get: Callable[[Row], Value]
+    number_format: str = "General"
+    note: str = ""
+
+
+def shape_text(case: Case | None) -> str:
+    """Sizes as case ids write them: "m512.n128.k256"; "" for none."""
+    return ".".join(f"{letter}{size}" for letter, size in case.shape) if case else ""
+
+
+def all_rows(results: Results) -> Iterator[Row]:
+    """Every verdict of a result, in the order of its tensors: sides, pairs; then what was not compared."""
+    for result in results.tensors:
+        yield from tensor_rows(result)
+    for item in results.not_compared:
+        yield Row(item)
+
+
+def tensor_rows(result: TensorResult) -> Iterator[Row]:
+    for side in result.sides:
+        yield Row(side, result)
+    for pair in result.pairs:
+        yield Row(pair, result)
+
+
+def findings_first(rows: Iterable[Row]) -> list[Row]:
+    """Rows by severity, the worst first; otherwise in the order given."""
+    return sorted(rows, key=lambda row: -row.verdict.severity)
+
+
+def _of_case(name: str) -> Callable[[Row], Value]:
+    return lambda row: getattr(row.case, name) if row.case else None
+
+
+def _of_gate(name: str) -> Callable[[Row], Value]:
+    def get(row: Row) -> Value:
+        gate = messages.deciding_gate(row.gates)
+        value: Value = getattr(gate, name) if gate else None
+        return value
+
+    return get
+
+
+def _options(row: Row) -> Value:
+    return ", ".join(f"{k}={messages.number(v, 17)}" for k, v in row.case.options) if row.case else None
+
+
+def _of_side(name: str) -> Callable[[Row], Value]:
+    return lambda row: getattr(row.subject, name) if isinstance(row.subject, Side) else None
+
+
+def _resolution(row: Row) -> Value:
+    return messages.resolution_text(row.subject.resolution) if isinstance(row.subject, Side) else None
+
+
+LIMIT_FORMAT = "0.00E+00;-0.00E+00;0"
+MARGIN_FORMAT = "0.0%;-0.0%;0.0%"
+COLUMNS: tuple[Column, ...] = (
+    Column("verdict", lambda r: str(r.verdict), note="PASS, WARN, FAIL, INCONCLUSIVE, INPUTS_DIFFER, UNSUPPORTED, MISSING, ERROR"),
+    Column("attribution", lambda r: str(r.attribution) if r.attribution else None, note="who is off in a pair, as a code"),
+    Column("who", lambda r: messages.who_is_off(r.subject) if isinstance(r.subject, Pair) else None, note="the attribution in words"),
+    Column("kind", lambda r: r.kind, note="side: a dump against the reference; pair: dump against dump; not compared"),
+    Column("actual", lambda r: r.actual, note="label of the dump that is judged"),
+    Column("expected", lambda r: r.expected, note="what judges: the reference or another dump"),
+    Column("family", lambda r: r.holder.family),
+    Column("op", _of_case("op")),
+    Column("shape", lambda r: shape_text(r.case)),
+    Column("layout", _of_case("layout")),
+    Column("format", _of_case("format"), note="family of the operands' number format"),
+    Column("out_format", _of_case("out_format"), note="family of the output's format where it is not the op's default"),
+    Column("recipe", _of_case("recipe"), note="how operands are quantised"),
+    Column("lane", _of_case("lane")),
+    Column("input_class", _of_case("input_class")),
+    Column("direction", _of_case("direction")),
+    Column("seed", _of_case("seed"), "0"),
+    Column("options", _options),
+    Column("candidate", lambda r: r.holder.candidate),
+    Column("tensor", lambda r: r.result.tensor if r.result else None),
+    Column("tensor_shape", lambda r: "x".join(map(str, r.result.shape)) if r.result else None),
+    Column("tensor_format", lambda r: r.format, note="concrete format of the actual codes"),
+    Column("contract", _of_side("contract"), note="the arithmetic the call promises"),
+    Column("scope", _of_side("scope"), note="full, or sampled where the reference covers a part"),
+    Column("gate", _of_gate("gate"), note="the gate that decides: broken worst, else nearest its limit"),
+    Column("gate_metric", _of_gate("metric")),
+    Column("gate_value", _of_gate("value"), LIMIT_FORMAT),
+    Column("gate_comparison", _of_gate("comparison")),
+    Column("gate_limit", _of_gate("limit"), LIMIT_FORMAT),
+    Column("gate_margin", _of_gate("margin"), MARGIN_FORMAT, "distance from the limit in units of the limit; negative is beyond"),
+    Column("gate_source", _of_gate("source"), note="where the limit comes from"),
+    Column("causes", lambda r: messages.causes(r.diagnoses), note="named causes (diagnosis codes)"),
+    Column("reason", lambda r: r.reason, note="why, in one sentence"),
+    Column("resolution", _resolution, note="smallest faults that would have failed"),
+    Column("sha256", _of_side("sha256"), note="of the output's codes"),
+    Column("case_id", lambda r: r.holder.case_id),
+)
+# Metrics in the order a reader wants them; others follow by name.
+_FIRST = ("budget_max", "rel_fro", "snr_db", "max_abs", "ulp_max", "mismatch_count", "cosine")
+_NUMBER_FORMATS = (
+    ("_db", "0.0"), ("cosine", "0.000000000"), ("_count", "#,##0"), ("_fraction", "0.0000%"), ("gain", "0.000000"), ("budget", "0.00"),
+    ("_sigma", "0.00"), ("allclose_violations", "#,##0"),
+)  # fmt: skip
+_ULP_FORMAT = "[<100]0.00;#,##0"  # real-valued against the reference; whole numbers between dumps
+
+
+def metric_format(name: str, value: Any = None) -> str:
+    """Spreadsheet number format of a metric, by the unit its name ends in; whole numbers (counts, code distances) get no decimals."""
+    if isinstance(value, int):
+        return "#,##0"
+    if name.startswith("ulp"):
+        return _ULP_FORMAT
+    for part, number_format in _NUMBER_FORMATS:
+        if name.startswith(part) or name.endswith(part):
+            return number_format
+    return "0.00E+00"
+
+
+def metric_names(rows: Iterable[Row]) -> list[str]:
+    """Names of all metrics the rows hold, the ones looked at most first. Nested ones are flattened with dots."""
+    names = dict.fromkeys(name for row in rows for name in flat_metrics(row.metrics))
+    return [*(n for n in _FIRST if n in names), *(n for n in names if n not in _FIRST)]
+
+
+def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics as scalars: a nested table becomes one entry per leaf ("classes.nan.actual"), a list its compact JSON text."""
+    flat: dict[str, Any] = {}
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            flat.update({f"{name}.{k}": v for k, v in flat_metrics(value).items()})
+        elif value is None or isinstance(value, bool | int | float | str):
+            flat[name] = value
+        else:
+            plain = to_json(value)
+            flat[name] = json.dumps(plain) if isinstance(plain, list) else plain
+    return flat
+
+
+def dimension_letters(rows: Iterable[Row]) -> list[str]:
+    """Dimension letters of all cases, in order of first appearance."""
+    return list(dict.fromkeys(letter for row in rows if row.case for letter in row.case.dims))
+
+
+def reproduce(results: Results, case_id: str) -> str:
+    """The command that compares this case alone, quoted for a POSIX shell."""
+    files = [shlex.quote(messages.visible(d.file)) for d in results.dumps]
+    return " ".join(["accuracy-eval compare", *files, "--case", shlex.quote(messages.visible(case_id))])
+
+
+def finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
