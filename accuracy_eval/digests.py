@@ -25,7 +25,7 @@ def sha256_codes(codes: NDArray[Any]) -> str:
         raise UsageError(f"codes must be integers, found dtype {codes.dtype}")
     digest = hashlib.sha256(usedforsecurity=False)
     for block in _blocks(codes):
-        digest.update(memoryview(block.reshape(-1).view(np.uint8)))
+        digest.update(block.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

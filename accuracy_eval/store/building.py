@@ -1,0 +1,140 @@
+"""Creating dump files: the HDF5 properties every file shares, and the way a finished file gets its final name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.store.guard import import_h5py
+from accuracy_eval.store.schema import PRODUCER, SCHEMA
+
+ALIGN_FROM_BYTES = 1 << 16  # datasets of this size and larger start on a page, so that they can be mapped and copied whole
+ALIGN_BYTES = 4096
+_serial = count()
+_serial_lock = threading.Lock()
+
+
+class Builder:
+    """An HDF5 file being written. Nothing in it depends on the time: equal content gives equal bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self._h5py = h5py = import_h5py()
+        access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+        # the format of HDF5 1.8: checksums on all metadata, compact small groups; 1.10 readers are common
+        access.set_libver_bounds(h5py.h5f.LIBVER_V18, h5py.h5f.LIBVER_V110)
+        access.set_alignment(ALIGN_FROM_BYTES, ALIGN_BYTES)
+        access.set_file_locking(False, True)  # the name is this writer's alone; some cluster file systems have no locks
+        self._file = h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, fapl=access)
+        self._groups: dict[str, Any] = {"": self._file}
+        self._group_properties = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+        self._group_properties.set_obj_track_times(False)
+        self._set_text(self._file, "schema", SCHEMA)
+        self._set_text(self._file, "producer", PRODUCER)
+
+    def document(self, name: str, data: bytes) -> None:
+        """Store JSON bytes as a dataset of uint8 with their SHA-256."""
+        digest = hashlib.sha256(data, usedforsecurity=False).hexdigest()
+        self.dataset(f"/{name}", np.frombuffer(data, np.uint8), {"sha256": digest})
+
+    def dataset(self, path: str, codes: NDArray[Any], attributes: Mapping[str, str]) -> None:
+        """Store contiguous little-endian codes, straight from the array's own memory."""
+        ds = self._create(path, codes.dtype, codes.shape, attributes)
+        if codes.size:
+            ds.write(self._h5py.h5s.ALL, self._h5py.h5s.ALL, codes)
+
+    def reserve(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...], attributes: Mapping[str, str]) -> int | None:
+        """Make room for codes that will be copied in once the file is closed; returns their offset (None: no bytes)."""
+        offset: int | None = self._create(path, dtype, shape, attributes).get_offset()
+        return offset
+
+    def close(self) -> None:
+        self._groups.clear()
+        self._file.close()
+
+    def _create(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...], attributes: Mapping[str, str]) -> Any:
+        h5py = self._h5py
+        parent, _, name = path.rpartition("/")
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_layout(h5py.h5d.CONTIGUOUS)
+        properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)  # every byte is written once, by its codes
+        properties.set_obj_track_times(False)
+        space = h5py.h5s.create_simple(shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
+        kind = h5py.h5t.py_create(dtype.newbyteorder("<"))
+        ds = h5py.h5d.create(self._group(parent), name.encode(), kind, space, dcpl=properties)
+        for key, text in attributes.items():
+            self._set_text(ds, key, text)
+        return ds
+
+    def _group(self, path: str) -> Any:
+        if path not in self._groups:
+            parent, _, name = path.rpartition("/")
+            self._groups[path] = self._h5py.h5g.create(self._group(parent), name.encode(), gcpl=self._group_properties)
+        return self._groups[path]
+
+    def _set_text(self, obj: Any, key: str, text: str) -> None:
+        """An attribute of fixed length: a variable one would cost every file a heap of 4 KiB."""
+        h5py = self._h5py
+        value = np.array(text.encode())
+        kind = h5py.h5t.py_create(value.dtype, logical=True)
+        attribute = h5py.h5a.create(obj, key.encode(), kind, h5py.h5s.create(h5py.h5s.SCALAR))
+        attribute.write(value)
+
+
+@contextmanager
+def final_name(path: Path) -> Iterator[Path]:
+    """Yields a temporary name in the same folder; on success its bytes reach the disk before `path` names them.
+
+    A kill at any moment leaves `path` as it was, or whole. On an exception the temporary file is removed.
+    """
+    with _serial_lock:
+        serial = next(_serial)
+    temporary = path.with_name(f"{path.name}.{_host_tag()}-{os.getpid()}-{serial}.tmp")
+    try:
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+        sync(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def sync(path: Path) -> None:
+    """fsync a file or, where the system can, a folder."""
+    if path.is_dir() and os.name == "nt":
+        return
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def abandoned(temporary: Path) -> bool:
+    """Whether a temporary file's writer is gone: a process of this host that no longer runs. Another host's are left alone."""
+    tag, _, rest = temporary.name.removesuffix(".tmp").rpartition(".")[2].partition("-")
+    pid = rest.partition("-")[0]
+    if tag != _host_tag() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _host_tag() -> str:
+    return hashlib.sha256(socket.gethostname().encode(), usedforsecurity=False).hexdigest()[:8]

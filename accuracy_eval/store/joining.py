@@ -1,0 +1,136 @@
+"""Several files as one dump: equal records are one, unequal ones of the same name are an error, the order given is irrelevant."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accuracy_eval.errors import FileError
+from accuracy_eval.records import TensorRecord, to_json
+from accuracy_eval.store.guard import document, open_file
+from accuracy_eval.store.schema import Entry, Key, Run, content_digest, dump_json, key_text, parse_index, parse_run
+
+
+@dataclass(frozen=True)
+class Item:
+    """One record of one file with the platform and time its file gives for it."""
+
+    entry: Entry
+    platform: Mapping[str, Any]
+    times: Any = None
+
+    def rank(self) -> tuple[int, str, str, str, str]:
+        """Which of several equal records is kept: the one with most codes stored, then by text, so that order does not matter."""
+        stored = sum(bool(t.path) for t in self.entry.record.tensors)
+        texts = [dump_json(x).decode() for x in (self.entry.data, to_json(self.platform), to_json(self.times))]
+        return -stored, texts[0], texts[1], texts[2], str(self.entry.file)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The documents of a dump, whichever files they come from: items sorted by key."""
+
+    info: Mapping[str, Any]
+    items: tuple[Item, ...]
+
+    def run(self) -> Run:
+        """The run document: distinct platforms, the one of most records first (ties by text)."""
+        texts = [dump_json(to_json(i.platform)).decode() for i in self.items]
+        order = [text for text, _ in sorted(Counter(texts).items(), key=lambda x: (-x[1], x[0]))] or ["{}"]
+        index = {text: i for i, text in enumerate(order)}
+        keys = [key_text(i.entry.key) for i in self.items]
+        return Run(
+            tuple(json.loads(text) for text in order),
+            {k: index[text] for k, text in zip(keys, texts, strict=True) if index[text]},
+            {k: i.times for k, i in zip(keys, self.items, strict=True) if i.times},
+        )
+
+
+def load(path: Path) -> Contents:
+    """The documents of one file, checked; no dataset of codes is touched."""
+    with open_file(path) as file:
+        info, entries = parse_index(document(file, path, "/index"), path)
+        run = parse_run(document(file, path, "/run"), path)
+    return Contents(info, tuple(_item(e, run) for e in entries))
+
+
+def _item(entry: Entry, run: Run) -> Item:
+    key = key_text(entry.key)
+    return Item(entry, run.platforms[run.assigned.get(key, 0)], run.times.get(key))
+
+
+def join(contents: Sequence[Contents]) -> Contents:
+    """All of them as one. FileError naming both files and digests where two hold different results for one (case, candidate)."""
+    kept: dict[Key, Item] = {}
+    for c in contents:
+        for item in c.items:
+            other = kept.get(item.entry.key)
+            if other is None:
+                kept[item.entry.key] = item
+                continue
+            if content_digest([other.entry.record]) != content_digest([item.entry.record]):
+                raise _conflict(other.entry, item.entry)
+            if item.rank() < other.rank():
+                kept[item.entry.key] = item
+    return Contents(join_info([c.info for c in contents]), tuple(kept[k] for k in sorted(kept)))
+
+
+def _conflict(a: Entry, b: Entry) -> FileError:
+    if a.record.status != b.record.status:
+        difference = f"status {a.record.status} ({a.file}) != {b.record.status} ({b.file})"
+    else:
+        left, right = ({(t.role, t.name): t for t in e.record.tensors} for e in (a, b))
+        unequal = next(k for k in sorted({*left, *right}) if _text(left.get(k)) != _text(right.get(k)))
+        difference = f"{unequal[0]} {unequal[1]!r}: {_text(left.get(unequal))} ({a.file}) != {_text(right.get(unequal))} ({b.file})"
+    return FileError(
+        f"{a.record.id} candidate {a.record.candidate!r} {difference}; one dump cannot hold both. "
+        "Dumps of different devices, or of two runs that disagree, are compared, not merged."
+    )
+
+
+def _text(t: TensorRecord | None) -> str:
+    return "absent" if t is None else f"{t.format} {list(t.shape)} sha256 {t.sha256}"
+
+
+_OWN = ("suite", "suite_digest", "suites", "joined", "notes")
+
+
+def join_info(infos: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One info for several dumps, the same in any order and when repeated.
+
+    Different suites are listed in `suites` and said in `notes`; a key with several values takes the first in text order and keeps
+    all of them in `joined`.
+    """
+    suites: set[tuple[str, str]] = set()
+    notes: set[str] = set()
+    variants: dict[str, set[str]] = {}
+    for info in infos:
+        suites.update((str(n), str(d)) for n, d in info.get("suites", [(info.get("suite", ""), info.get("suite_digest", ""))]))
+        notes.update(str(n) for n in info.get("notes", []) if not str(n).startswith(_NOTE))
+        joined = info.get("joined", {})
+        for key in {*info, *joined} - set(_OWN):
+            values = joined.get(key, [info.get(key)])
+            variants.setdefault(key, set()).update(dump_json(to_json(v)).decode() for v in values)
+    result: dict[str, Any] = {key: json.loads(min(values)) for key, values in sorted(variants.items())}
+    several = {key: [json.loads(v) for v in sorted(values)] for key, values in sorted(variants.items()) if len(values) > 1}
+    if several:
+        result["joined"] = several
+    if len(suites) > 1:
+        ordered = sorted(suites)
+        result["suites"] = [list(s) for s in ordered]
+        result["suite"] = " + ".join(dict.fromkeys(name for name, _ in ordered))
+        result["suite_digest"] = hashlib.sha256(dump_json([list(s) for s in ordered]), usedforsecurity=False).hexdigest()
+        notes.add(_NOTE + ", ".join(f"{name} ({digest[:12]})" for name, digest in ordered))
+    elif suites and suites != {("", "")}:
+        result["suite"], result["suite_digest"] = suites.pop()
+    if notes:
+        result["notes"] = sorted(notes)
+    return result
+
+
+_NOTE = "joined from different suites: "

@@ -1,0 +1,176 @@
+"""Many files into one: documents joined, codes copied byte for byte without passing through HDF5."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import get_format
+from accuracy_eval.records import CaseRecord, TensorRecord
+from accuracy_eval.store.building import Builder, abandoned, final_name
+from accuracy_eval.store.guard import damage_named, dataset, import_h5py, open_file
+from accuracy_eval.store.joining import Contents, join, load
+from accuracy_eval.store.parts import dataset_attributes, part_files
+from accuracy_eval.store.reading import Dump
+from accuracy_eval.store.schema import index_document, run_document
+
+COPY_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """`size` bytes of `source` at `source_offset` to go to `offset` of the new file."""
+
+    source: Path
+    source_offset: int
+    offset: int
+    size: int
+
+
+def pack(folder: str | Path, out: str | Path, *, keep_parts: bool = False, progress: Callable[[int, int], None] | None = None) -> Path:
+    """All parts under `folder` as one dump file `out`; the parts are removed once it is complete unless `keep_parts`.
+
+    Killed at any moment, either the parts or the finished file are whole. progress(bytes done, bytes in all).
+    """
+    folder, out = Path(folder), Path(out)
+    files = part_files(folder)
+    result = merge([folder], out, progress=progress)
+    if not keep_parts:
+        for path in files:
+            if path.resolve() != result.resolve():
+                path.unlink(missing_ok=True)
+        for path in folder.rglob("*.h5.*.tmp"):
+            if abandoned(path):
+                path.unlink(missing_ok=True)
+        for path in [*sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True), folder]:
+            if not any(path.iterdir()):
+                path.rmdir()
+    return result
+
+
+def merge(paths: Sequence[str | Path], out: str | Path, *, progress: Callable[[int, int], None] | None = None) -> Path:
+    """Several dumps, shards or folders of parts as one dump file `out` (which may be one of them); returns its path.
+
+    Equal records are kept once, so merging again changes nothing; records of the same case and candidate with different digests
+    are a FileError naming both files. The result is the same in whatever order the paths are given. Codes are copied as they
+    are, not verified: their digests travel along and are verified on reading.
+    """
+    files: list[Path] = []
+    for p in map(Path, paths):
+        found = part_files(p) if p.is_dir() else [p]
+        if not found:
+            raise UsageError(f"{p}: a folder without .h5 files; nothing to merge")
+        files.extend(found)
+    if not files:
+        raise UsageError("nothing to merge: no paths were given")
+    contents = join([load(f) for f in dict.fromkeys(files)])
+    out = Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with final_name(out) as temporary:
+        copies = _build(temporary, contents)
+        total, done = sum(c.size for c in copies), 0
+        with temporary.open("r+b") as target:
+            for c in copies:
+                _copy(c, target)
+                done += c.size
+                if progress:
+                    progress(done, total)
+    return out
+
+
+def _build(temporary: Path, contents: Contents) -> list[_Copy]:
+    """The new file with documents and room for every dataset; returns what must be copied into that room."""
+    copies: list[_Copy] = []
+    builder = Builder(temporary)
+    with ExitStack() as stack:
+        stack.callback(builder.close)
+        sources = stack.enter_context(_OpenFiles())
+        # documents first: a reader that opens the file finds them in its first pages
+        builder.document("index", index_document(contents.info, [i.entry for i in contents.items]))
+        builder.document("run", run_document(contents.run()))
+        for item in contents.items:
+            record, source = item.entry.record, item.entry.file
+            stored = [t for t in record.tensors if t.path]
+            for t in stored:
+                copies.extend(_place(builder, sources.get(source), source, record, t))
+    return copies
+
+
+class _OpenFiles:
+    """The last few source files, kept open: records of one file need not be neighbours in the order of the result."""
+
+    LIMIT = 32
+
+    def __init__(self) -> None:
+        self._open: dict[Path, tuple[Any, ExitStack]] = {}
+
+    def __enter__(self) -> _OpenFiles:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        while self._open:
+            self._close_oldest()
+
+    def get(self, path: Path) -> Any:
+        if path not in self._open:
+            if len(self._open) >= self.LIMIT:
+                self._close_oldest()
+            stack = ExitStack()
+            self._open[path] = stack.enter_context(open_file(path)), stack
+        return self._open[path][0]
+
+    def _close_oldest(self) -> None:
+        oldest = next(iter(self._open))
+        self._open.pop(oldest)[1].close()
+
+
+def _place(builder: Builder, file: Any, source: Path, record: CaseRecord, t: TensorRecord) -> list[_Copy]:
+    h5py = import_h5py()
+    ds = dataset(file, source, t.path)
+    dtype = get_format(t.format).storage
+    with damage_named(source, t.path):
+        same = tuple(ds.shape) == t.shape and ds.get_type().get_size() == dtype.itemsize
+        plain = same and ds.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
+        source_offset = ds.get_offset() if plain else None
+    if not plain:  # chunked by another writer, or not what the index says: the reader decodes it or says what is wrong
+        builder.dataset(t.path, Dump(source, load(source), (source,)).read(record, t), dataset_attributes(t))
+        return []
+    offset = builder.reserve(t.path, dtype, t.shape, dataset_attributes(t))
+    if offset is None or source_offset is None:
+        return []
+    return [_Copy(source, int(source_offset), offset, int(ds.get_storage_size()))]
+
+
+def _copy(c: _Copy, target: BinaryIO) -> None:
+    with c.source.open("rb") as source:
+        if hasattr(os, "copy_file_range") and _copy_in_kernel(c, source, target):
+            return
+        source.seek(c.source_offset)
+        target.seek(c.offset)
+        left = c.size
+        while left:
+            block = source.read(min(left, COPY_BYTES))
+            if not block:
+                raise OSError(f"{c.source}: ended {left} bytes early while being copied")
+            target.write(block)
+            left -= len(block)
+        target.flush()
+
+
+def _copy_in_kernel(c: _Copy, source: BinaryIO, target: BinaryIO) -> bool:
+    """copy_file_range, which never passes the bytes through this process; False where the file systems cannot."""
+    done = 0
+    while done < c.size:
+        try:
+            n = os.copy_file_range(source.fileno(), target.fileno(), c.size - done, c.source_offset + done, c.offset + done)
+        except OSError:
+            return False
+        if n == 0:
+            return False
+        done += n
+    return True
