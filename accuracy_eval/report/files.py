@@ -10,10 +10,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from accuracy_eval.errors import FileError
 from accuracy_eval.records import Results
 
+K = TypeVar("K")
 MANIFEST = ".accuracy-eval-report.json"  # form -> {file name: sha256} of what was written here last
 MAX_STEM = 80  # characters of a file name before its suffix: leaves room under Windows' 260 for a deep folder
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?\Z", re.IGNORECASE)
@@ -108,14 +110,14 @@ def short_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
-def unique_stems(keys: list[str], taken: tuple[str, ...] = ()) -> dict[str, str]:
-    """A file stem for every key, no two equal on a system that ignores case; `taken` are stems already in use."""
+def unique_stems(names: Mapping[K, str], taken: tuple[str, ...] = ()) -> dict[K, str]:
+    """A file stem for every key from its wanted name, no two equal on a system that ignores case; `taken` are stems already in use."""
     used = {t.lower() for t in taken}
     stems = {}
-    for key in keys:
-        stem = file_stem(key)
+    for key, name in names.items():
+        stem = file_stem(name)
         if stem.lower() in used:
-            stem = f"{stem[: MAX_STEM - 13]}_{short_hash(key)}"
+            stem = f"{stem[: MAX_STEM - 13]}_{short_hash(repr(key))}"
         used.add(stem.lower())
         stems[key] = stem
     return stems

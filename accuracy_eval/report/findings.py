@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from accuracy_eval import messages
@@ -26,7 +26,7 @@ class Finding:
     """One tensor (or one case not compared) that a person must look at. All texts are single lines.
 
     what      verdict's reason: how much, where, against which limit
-    who       who is off, in words; "" where no pair says so
+    who       who is off, in words; where nobody is named, the label of the dump the reason speaks of
     source    where the limit comes from
     cause     named causes with their sentence
     run_next  a command, or what to do where no command helps
@@ -75,16 +75,15 @@ def _of_tensor(results: Results, result: TensorResult) -> Finding:
             NotCompared(result.case_id, result.family, result.candidate, "", result.verdict, "no side and no pair was judged", result.case)
         )
     pair = max((r.subject for r in pairs if isinstance(r.subject, Pair)), key=_pair_rank, default=None)
-    who = (
-        _who_of_sides(sides)
-        if pair is None or pair.attribution in (Attribution.UNDETERMINED, Attribution.OFF_CONTRACT)
-        else messages.who_is_off(pair)
-    )
+    if pair is not None and pair.attribution in _SAYS_WHO:
+        who = messages.who_is_off(pair)
+    else:
+        who = _who_of_sides(sides) or messages.visible(speaker.actual)
     gate = messages.deciding_gate(speaker.gates)
     diagnoses = speaker.diagnoses or (pair.diagnoses if pair else ())
     cause = "; ".join(f"{messages.visible(d.code)}: {messages.visible(d.sentence)}" for d in diagnoses)
     return Finding(
-        result.verdict, result.case_id, result.family, result.candidate, result.tensor, who or (messages.who_is_off(pair) if pair else ""),
+        result.verdict, result.case_id, result.family, result.candidate, result.tensor, who,
         speaker.reason, messages.visible(gate.source) if gate else "", cause, reproduce(results, result.case_id), speaker,
     )  # fmt: skip
 
@@ -102,6 +101,7 @@ def _of_skipped(item: NotCompared) -> Finding:
     )  # fmt: skip
 
 
+_SAYS_WHO = (Attribution.A_OFF, Attribution.B_OFF, Attribution.BOTH_OFF, Attribution.NOT_COMPARABLE, Attribution.DIFFERENT_CONTRACTS)
 _ATTRIBUTION_RANK = (
     Attribution.IDENTICAL, Attribution.EQUIVALENT, Attribution.DIFFERENT_CONTRACTS, Attribution.NOT_COMPARABLE, Attribution.UNDETERMINED,
     Attribution.OFF_CONTRACT, Attribution.A_OFF, Attribution.B_OFF, Attribution.BOTH_OFF,
@@ -117,7 +117,7 @@ def count_verdicts(
 ) -> dict[tuple[str, ...], Counter[Verdict]]:
     """Verdicts of tensors and of cases not compared, counted by `key`, keys in order of first appearance."""
     counts: dict[tuple[str, ...], Counter[Verdict]] = {}
-    for item in (*results.tensors, *results.not_compared):
+    for item in _judged(results):
         counts.setdefault(key(item), Counter())[item.verdict] += 1
     return counts
 
@@ -128,11 +128,16 @@ def by_format(item: TensorResult | NotCompared) -> tuple[str, ...]:
 
 
 def total(results: Results) -> Counter[Verdict]:
-    return Counter(item.verdict for item in (*results.tensors, *results.not_compared))
+    return Counter(item.verdict for item in _judged(results))
+
+
+def _judged(results: Results) -> Iterator[TensorResult | NotCompared]:
+    yield from results.tensors
+    yield from results.not_compared
 
 
 def counts_sentence(counts: Counter[Verdict]) -> str:
-    """ "3 FAIL, 1 WARN, 20 PASS"; worst first."""
+    """Counts in words, the worst first: "3 FAIL, 1 WARN, 20 PASS"."""
     return ", ".join(f"{counts[v]} {v}" for v in ORDER if counts[v]) or "nothing judged"
 
 
@@ -181,15 +186,15 @@ def attribution_sentence(tensors: Sequence[TensorResult]) -> str:
             return "Nothing was judged."
         return (", ".join(bad) if bad else "No dump fails") + " against the reference; no pair of dumps was compared."
     worst = max(summaries.values(), key=lambda s: _pair_rank(s.example))
-    of = f"{worst.attributions.total()} comparisons of {messages.visible(worst.a)} and {messages.visible(worst.b)}"
+    plural = "" if worst.attributions.total() == 1 else "s"
+    of = f"{worst.attributions.total()} comparison{plural} of {messages.visible(worst.a)} and {messages.visible(worst.b)}"
     if worst.example.verdict in QUIET or worst.example.attribution in _ATTRIBUTION_RANK[:2]:
         parts = ", ".join(f"{n} {who}" for who, n in sorted(worst.attributions.items(), key=lambda item: (-item[1], item[0])))
         more = "" if len(summaries) == 1 else f"; the other {len(summaries) - 1} pairs of dumps are no worse"
         return f"Nobody is off in {of}: {parts}{more}."
-    return (
-        f"{worst.who[:1].upper() + worst.who[1:] if worst.who in _GENERAL else worst.who} in {worst.attributions[worst.who]} of {of}; for example: "
-        + (messages.visible(worst.example.sentence) or "see the findings")
-    )
+    who = worst.who[:1].upper() + worst.who[1:] if worst.who in _GENERAL else worst.who
+    example = messages.visible(worst.example.sentence) or "see the findings"
+    return f"{who} in {worst.attributions[worst.who]} of {of}; for example: {example}"
 
 
 _GENERAL = frozenset(w for w in messages.ATTRIBUTION_WORDS.values() if "{" not in w)  # words that begin a sentence, not a label

@@ -66,7 +66,8 @@ def read(path: Path) -> Results:
             values[name] = tuple(_item(file, name, i, item) for i, item in enumerate(data[name]))
         else:
             values[name] = data[name]
-    return _item(file, "", 0, values)
+    results: Results = _item(file, "", 0, values)
+    return results
 
 
 def _item(file: Path, name: str, i: int, item: Any) -> Any:

@@ -1,0 +1,158 @@
+"""The result on a terminal: plain text, at most `width` columns, colour only where asked for."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+
+from accuracy_eval import messages
+from accuracy_eval.records import Results, Verdict
+from accuracy_eval.report.findings import (
+    ORDER,
+    Finding,
+    attribution_sentence,
+    by_format,
+    count_verdicts,
+    counts_sentence,
+    findings,
+    pair_summaries,
+    total,
+)
+
+_COLOURS = {
+    Verdict.PASS: "32", Verdict.WARN: "33", Verdict.FAIL: "1;31", Verdict.ERROR: "1;31", Verdict.MISSING: "35", Verdict.INPUTS_DIFFER: "35",
+    Verdict.INCONCLUSIVE: "36", Verdict.UNSUPPORTED: "2",
+}  # fmt: skip
+MIN_WIDTH = 40
+MAX_TEXT = 600  # characters of one paragraph; the whole text is in results.json
+
+
+def render(results: Results, *, width: int = 80, color: bool = False, limit: int = 20) -> str:
+    """Verdict and counts, findings, who is off, counts by format; every line at most `width` columns (at least 40) but for commands.
+
+    A command is one line however long, so that it can be copied.
+    """
+    width = max(width, MIN_WIDTH)
+    counts = total(results)
+    labels = " vs ".join(messages.visible(d.label) for d in results.dumps)
+    lines = _wrapped(
+        f"{_paint(results.verdict, color)}  {labels} · {counts_sentence(counts)} · profile {messages.visible(results.profile)}",
+        width,
+        "      ",
+    )
+    lines += _wrapped(attribution_sentence(results.tensors), width, "")
+    lines += [line for note in results.notes for line in _wrapped(f"note: {messages.visible(note)}", width, "      ")]
+    found = findings(results)
+    if found:
+        lines += ["", f"Findings ({len(found)})"]
+        for finding in found[:limit]:
+            lines += _finding_lines(finding, width, color)
+        if len(found) > limit:
+            lines += _wrapped(_rest(found[limit:]), width, "  ")
+    lines += ["", *_count_table(results, width, color)]
+    if len(results.dumps) > 2:
+        lines += ["", "Pairs", *_pair_lines(results, width, color)]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _finding_lines(finding: Finding, width: int, color: bool) -> list[str]:
+    lines = _wrapped(f"  {_paint(finding.verdict, color)} {finding.title}", width, "    ")
+    who = f"{finding.who}: " if finding.who else ""
+    lines += _wrapped(f"    {who}{finding.what}", width, "    ")
+    if finding.cause and finding.cause.split(": ", 1)[-1] != finding.what:
+        lines += _wrapped(f"    cause {finding.cause}", width, "    ")
+    if finding.run_next.startswith("accuracy-eval "):
+        lines.append(f"    $ {finding.run_next}")
+    elif finding.run_next:
+        lines += _wrapped(f"    next: {finding.run_next}", width, "    ")
+    return lines
+
+
+def _rest(found: list[Finding]) -> str:
+    causes = Counter(messages.causes(f.row.diagnoses) or "no named cause" for f in found)
+    text = ", ".join(f"{n} {name}" for name, n in causes.most_common(6))
+    return f"  and {len(found)} more ({text}{', …' if len(causes) > 6 else ''}): see the Verdict sheets or results.json"
+
+
+def _count_table(results: Results, width: int, color: bool) -> list[str]:
+    groups = count_verdicts(results, by_format)
+    used = [v for v in ORDER if any(c[v] for c in groups.values())]
+    columns = [max(len(v), 5) for v in used]
+    names = {key: messages.visible(" ".join(x for x in key if x)) for key in groups}
+    room = width - sum(c + 2 for c in columns)
+    widest = max(columns_of(n) for n in (*names.values(), "Counts"))
+    if room < min(widest, 24):  # too many kinds of verdict for a table
+        texts = [f"  {names[key]}: {counts_sentence(counts)}" for key, counts in groups.items()]
+        return ["Counts", *(line for text in texts for line in _wrapped(text, width, "    "))]
+    first = min(widest, room)
+    lines = [_pad("Counts", first) + "".join(f"  {v:>{c}}" for v, c in zip(used, columns, strict=True))]
+    for key, counts in groups.items():
+        cells = "".join("  " + _paint(v, color, f"{counts[v] or '·':>{c}}", bool(counts[v])) for v, c in zip(used, columns, strict=True))
+        lines.append(_pad(_cut(names[key], first), first) + cells)
+    return lines
+
+
+def _pair_lines(results: Results, width: int, color: bool) -> list[str]:
+    lines = []
+    for summary in pair_summaries(results.tensors).values():
+        parts = ", ".join(f"{n} {who}" for who, n in sorted(summary.attributions.items(), key=lambda item: (-item[1], item[0])))
+        text = f"  {_paint(summary.verdict, color)} {messages.visible(summary.a)} against {messages.visible(summary.b)}: {parts}"
+        lines += _wrapped(text, width, "    ")
+    return lines
+
+
+def _paint(verdict: Verdict, color: bool, text: str = "", wanted: bool = True) -> str:
+    text = text or str(verdict)
+    return f"\x1b[{_COLOURS[verdict]}m{text}\x1b[0m" if color and wanted else text
+
+
+def columns_of(text: str) -> int:
+    """Terminal columns `text` takes: two for wide characters, none for combining marks and colour codes."""
+    count, escape = 0, False
+    for c in text:
+        if c == "\x1b":
+            escape = True
+        if not escape:
+            count += 0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        if c == "m":
+            escape = False
+    return count
+
+
+def _pad(text: str, width: int) -> str:
+    return text + " " * (width - columns_of(text))
+
+
+def _cut(text: str, width: int) -> str:
+    if columns_of(text) <= width:
+        return text
+    while columns_of(text) > width - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    """`text` in lines of at most `width` columns, further lines after `indent`; words longer than a line are broken, long texts cut."""
+    if len(text) > MAX_TEXT:
+        text = f"{text[:MAX_TEXT]}…"
+    lead = text[: len(text) - len(text.lstrip(" "))]
+    lines, line, empty = [], lead, True
+    for word in text.split():
+        piece = word
+        while True:
+            gap = "" if empty else " "
+            if columns_of(line + gap + piece) <= width:
+                line, empty = line + gap + piece, False
+                break
+            if not empty:
+                lines.append(line)
+                line, empty = indent, True
+                continue
+            keep = len(piece)
+            while keep > 1 and columns_of(line + piece[:keep]) > width:
+                keep -= 1
+            lines.append(line + piece[:keep])
+            line, empty, piece = indent, True, piece[keep:]
+            if not piece:
+                break
+    return lines if empty and lines else [*lines, line]

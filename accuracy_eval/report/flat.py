@@ -1,0 +1,43 @@
+"""results.csv: one flat row per verdict, every metric a column. UTF-8, LF, numbers in full precision."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from accuracy_eval import messages
+from accuracy_eval.records import Results
+from accuracy_eval.report.rows import COLUMNS, all_rows, dimension_letters, flat_metrics, metric_names, reproduce
+
+NAME = "results.csv"
+_ACTIVE = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs a cell that begins so
+
+
+def write(results: Results, folder: Path) -> list[Path]:
+    """Write results.csv into `folder`."""
+    rows = list(all_rows(results))
+    letters, metrics = dimension_letters(rows), metric_names(rows)
+    fixed = [c.name for c in COLUMNS]
+    names = [m if m not in (*fixed, *letters, "command") else f"metric_{m}" for m in metrics]
+    path = folder / NAME
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        out = csv.writer(stream, lineterminator="\n")
+        out.writerow([*fixed, *map(cell, letters), *map(cell, names), "command"])
+        for row in rows:
+            dims, values = row.case.dims if row.case else {}, flat_metrics(row.metrics)
+            cells = [c.get(row) for c in COLUMNS] + [dims.get(d) for d in letters] + [values.get(m) for m in metrics]
+            out.writerow([cell(v) for v in (*cells, reproduce(results, row.holder.case_id))])
+    return [path]
+
+
+def cell(value: Any) -> str:
+    """A value as CSV text: numbers in full, NaN, Inf, -Inf, "" for none; text that a spreadsheet would run gets a leading apostrophe."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        text = messages.visible(value, lines=True)
+        return f"'{text}" if text.startswith(_ACTIVE) else text
+    if isinstance(value, float) and value == value and abs(value) != float("inf"):
+        return repr(value)
+    return messages.number(value)

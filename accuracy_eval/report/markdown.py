@@ -1,0 +1,105 @@
+"""summary.md: findings and counts for a pull request or a job summary; always under 60 kB, the size a GitHub comment can hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from accuracy_eval import messages
+from accuracy_eval.records import Results, Verdict
+from accuracy_eval.report.findings import (
+    ORDER,
+    attribution_sentence,
+    by_format,
+    count_verdicts,
+    counts_sentence,
+    findings,
+    pair_summaries,
+    total,
+)
+
+NAME = "summary.md"
+MAX_BYTES = 60_000
+_TEXT = 600  # characters of one text in a table: a hostile string of a megabyte leaves room for the others
+MARKS = {
+    Verdict.PASS: "✅", Verdict.WARN: "⚠️", Verdict.FAIL: "❌", Verdict.ERROR: "❌", Verdict.MISSING: "❓", Verdict.INPUTS_DIFFER: "❓",
+    Verdict.INCONCLUSIVE: "❔", Verdict.UNSUPPORTED: "➖",
+}  # fmt: skip
+
+
+def write(results: Results, folder: Path) -> list[Path]:
+    """Write summary.md into `folder`."""
+    path = folder / NAME
+    path.write_text(render(results), "utf-8", newline="\n")
+    return [path]
+
+
+def render(results: Results) -> str:
+    """The Markdown text."""
+    labels = " vs ".join(_escape(d.label) for d in results.dumps)
+    head = [
+        f"## {MARKS[results.verdict]} {results.verdict}: {labels}", "",
+        _escape(attribution_sentence(results.tensors)), "",
+        f"{counts_sentence(total(results))}. Gates profile {_escape(results.profile)}; exit code {results.exit_code}.", "",
+        *(f"- {_escape(note)}" for note in results.notes[:20]),
+    ]  # fmt: skip
+    tail = ["", *_counts(results), "", *_pairs(results), "", f"<sub>{_escape(results.producer)}</sub>", ""]
+    table: list[str] = []
+    found = findings(results)
+    room = MAX_BYTES - len("\n".join([*head, *tail]).encode()) - 400
+    if found:
+        table = [
+            "",
+            f"### Findings ({len(found)})",
+            "",
+            "| Verdict | Case | Who is off | What | Cause | Run next |",
+            "|---|---|---|---|---|---|",
+        ]
+        for shown, f in enumerate(found):
+            command = _code(f.run_next) if f.run_next.startswith("accuracy-eval ") else _escape(f.run_next)
+            cells = (f"{MARKS[f.verdict]} {f.verdict}", _code(f.title), *map(_escape, (f.who, f.what, f.cause)), command)
+            line = f"| {' | '.join(cells)} |"
+            room -= len(line.encode()) + 1
+            if room < 0:
+                table += ["", f"{len(found) - shown} more findings do not fit here: see summary.xlsx or results.json."]
+                break
+            table.append(line)
+    return "\n".join([*head, *table, *tail])
+
+
+def _counts(results: Results) -> list[str]:
+    groups = count_verdicts(results, by_format)
+    used = [v for v in ORDER if any(c[v] for c in groups.values())]
+    lines = ["### Counts", "", "| Family | Format | Lane |" + "".join(f" {v} |" for v in used), "|---|---|---|" + "--:|" * len(used)]
+    lines += [f"| {' | '.join(map(_escape, key))} |" + "".join(f" {c[v] or ''} |" for v in used) for key, c in list(groups.items())[:60]]
+    return lines if len(groups) <= 60 else [*lines, "", f"{len(groups) - 60} more groups: see results.csv."]
+
+
+def _pairs(results: Results) -> list[str]:
+    summaries = list(pair_summaries(results.tensors).values())[:60]
+    if not summaries:
+        return []
+    lines = ["### Pairs", "", "| Actual | Expected | Worst | Who is off there | All |", "|---|---|---|---|---|"]
+    for s in summaries:
+        parts = ", ".join(f"{n} {who}" for who, n in sorted(s.attributions.items(), key=lambda item: (-item[1], item[0]))[:6])
+        lines.append(f"| {_escape(s.a)} | {_escape(s.b)} | {MARKS[s.verdict]} {s.verdict} | {_escape(s.who)} | {_escape(parts)} |")
+    return lines
+
+
+def _escape(text: str) -> str:
+    """`text` as Markdown that shows the same characters: nothing in it is a tag, a link, a mention, an emphasis or a cell border."""
+    text = messages.visible(text)
+    if len(text) > _TEXT:
+        text = f"{text[:_TEXT]}…"
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|~#!$])", r"\\\1", text).replace("@", "@<!-- -->").replace("://", ":<!-- -->//")
+
+
+def _code(text: str) -> str:
+    """`text` as a code span in a table: longer backtick fences than any inside, '|' as an entity-free escape."""
+    text = messages.visible(text)
+    if len(text) > _TEXT:
+        text = f"{text[:_TEXT]}…"
+    fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")

@@ -1,0 +1,191 @@
+"""The first sheet of every workbook: one printed page with the verdict, who is off, how much, why, and what to run next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from accuracy_eval import messages
+from accuracy_eval.records import Case, DumpInfo, Results
+from accuracy_eval.report import findings as first
+from accuracy_eval.report.findings import Finding
+from accuracy_eval.report.sheets import SHEETS, Volume, verdict_cell
+from accuracy_eval.report.workbook import HEADER, PLAIN, WRAP, Book, Cell, Page, Style
+
+MAX_FINDINGS = 8  # more do not fit on a page one can read
+MAX_LISTED = 14  # workbooks named on the summary's overview
+MAX_DUMPS = 8
+WIDTHS = (15, 34, 20, 46, 40)  # A4 landscape
+
+
+def overview(book: Book, results: Results, part: Volume, names: Sequence[str]) -> None:
+    """The first sheet of a workbook; prints on one page."""
+    page = book.page("Overview", WIDTHS)
+    _head(page, results, part)
+    found = first.findings(part.only(results))
+    _findings(page, found, short=True)
+    _dumps(page, results, part)
+    page.gap()
+    page.line(Cell("Sheets", HEADER), *[Cell(None, HEADER)] * 4)
+    for name in names:
+        page.text(Cell(name, PLAIN, f"#{name}"), Cell(SHEETS[name]))
+    page.text(
+        Cell("All workbooks", PLAIN, "summary.xlsx"), Cell("summary.xlsx: findings of all shapes, matrix of platforms, one flat table")
+    )
+
+
+def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequence[Volume]) -> None:
+    """The first sheet of summary.xlsx; prints on one page."""
+    page = book.page("Overview", WIDTHS)
+    _head(page, results, whole)
+    _findings(page, first.findings(results), short=False)
+    _dumps(page, results, whole)
+    if 1 < len(results.dumps) <= MAX_DUMPS:
+        page.gap()
+        page.line(
+            Cell("Pairs", HEADER),
+            Cell("actual against expected", HEADER),
+            Cell("who is off", HEADER),
+            Cell("all", HEADER),
+            Cell("example", HEADER),
+        )
+        for s in first.pair_summaries(results.tensors).values():
+            counts = ", ".join(f"{n} {who}" for who, n in s.attributions.most_common(4))
+            names = f"{s.a} against {s.b}"
+            page.line(
+                verdict_cell(s.verdict), Cell(names, WRAP), Cell(s.who, WRAP), Cell(counts, WRAP), Cell(_cut(s.example.sentence), WRAP)
+            )
+    page.gap()
+    page.line(Cell("Workbooks", HEADER), Cell("file", HEADER), *[Cell(None, HEADER)] * 3)
+    ordered = sorted(parts, key=lambda p: -p.verdict.severity)
+    for p in ordered[:MAX_LISTED]:
+        page.line(verdict_cell(p.verdict), Cell(p.file, WRAP, p.file), Cell(""), Cell(first.counts_sentence(p.counts), WRAP))
+    if len(ordered) > MAX_LISTED:
+        page.text("", Cell(f"{len(ordered) - MAX_LISTED} more: sheet Workbooks", PLAIN, "#Workbooks"))
+    page.gap()
+    page.line(Cell("Sheets", HEADER), *[Cell(None, HEADER)] * 4)
+    for name, text in (
+        ("Findings", "everything a person has to look at, the worst first, with the command that repeats it"),
+        ("Workbooks", "all files of this report"),
+        ("Matrix", "dump against dump: worst verdict and who is off"),
+        ("All", "one flat row per verdict with every metric: filter it, or put a pivot table on it"),
+        *((n, SHEETS[n]) for n in ("Platforms", "Gates", "Not compared")),
+    ):
+        page.text(Cell(name, PLAIN, f"#{name}"), Cell(text))
+
+
+def _head(page: Page, results: Results, part: Volume) -> None:
+    labels = " vs ".join(messages.visible(d.label) for d in results.dumps)
+    page.line(Cell(f"{part.title or 'Summary'}: {labels}", Style(bold=True, size=16)))
+    page.text(verdict_cell(part.verdict), Cell(_cut(first.attribution_sentence(part.tensors)), Style(wrap=True, bold=True, size=11)))
+    page.text("Counts", Cell(f"{first.counts_sentence(part.counts)} (tensors, and cases not compared)"))
+    found = first.findings(part.only(results))
+    if found:
+        commands = [f.run_next for f in found if f.run_next]
+        page.text("Run next", Cell(_cut(commands[0]) if commands else "", Style(mono=True, wrap=True)))
+    else:
+        page.text("Resolution", Cell(_resolution(part), WRAP))
+    gates = f"profile {results.profile}; every limit with its source on sheet Gates"
+    page.text("Limits", Cell(gates, PLAIN, "#Gates"))
+    for note in results.notes[:3]:
+        page.text("Note", Cell(_cut(note, 300), WRAP))
+    page.gap()
+
+
+def _resolution(part: Volume) -> str:
+    """What a PASS would have noticed, for a workbook without findings."""
+    sides = [s for t in part.tensors for s in t.sides if s.resolution]
+    if not sides:
+        return "no resolution was recorded"
+    side = sides[0]
+    whose = f"{messages.visible(side.label)} {messages.visible(side.format)}"
+    return f"smallest faults that would have failed, for {whose}: {messages.resolution_text(side.resolution)}"
+
+
+def _findings(page: Page, found: Sequence[Finding], *, short: bool) -> None:
+    titles = ("Findings", "case and tensor", "who is off", "how much, against which limit, from where", "cause")
+    page.line(*(Cell(t, HEADER) for t in titles))
+    for f in found[:MAX_FINDINGS]:
+        title = short_title(f) if short else f.title
+        what = _cut(f.what, 300) + (f"\nlimit from: {_cut(f.source, 200)}" if f.source else "")
+        page.line(
+            verdict_cell(f.verdict),
+            Cell(_cut(title, 120), WRAP),
+            Cell(_cut(f.who, 80), WRAP),
+            Cell(what, WRAP),
+            Cell(_cut(f.cause, 300), WRAP),
+        )
+    if not found:
+        page.text("", Cell("none: every tensor kept its limits"))
+    if len(found) > MAX_FINDINGS:
+        where = "Verdict" if short else "Findings"
+        page.text("", Cell(f"{len(found) - MAX_FINDINGS} more: sheet {where}", PLAIN, f"#{where}"))
+
+
+def short_title(f: Finding) -> str:
+    """A finding's case within its workbook: without op and shape."""
+    case = f.row.case
+    head = " ".join(case_words(case)) if case else f.case_id
+    candidate = "" if f.candidate in ("", "default") else f" ({f.candidate})"
+    return messages.visible(f"{head}{', ' + f.tensor if f.tensor else ''}{candidate}")
+
+
+def case_words(case: Case) -> list[str]:
+    """What distinguishes a case of known op and shape, defaults left out."""
+    formats = case.format + (f" → {case.out_format}" if case.out_format else "")
+    inputs = case.input_class if case.lane == "random" else case.lane
+    options = [f"{k}={messages.number(v)}" for k, v in case.options]
+    direction = "" if case.direction == "fwd" else case.direction
+    return [w for w in (formats, case.layout, case.recipe, *options, inputs, direction) if w]
+
+
+def _dumps(page: Page, results: Results, part: Volume) -> None:
+    page.gap()
+    page.line(*(Cell(t, HEADER) for t in ("Dumps", "device", "file", "software", "against the reference")))
+    sides = first.side_summaries(part.tensors)
+    for dump in results.dumps[:MAX_DUMPS]:
+        counts = sides.get(dump.label)
+        page.line(
+            Cell(_cut(dump.label, 60), Style(bold=True, wrap=True)),
+            Cell(_cut(device_name(dump), 100), WRAP),
+            Cell(_cut(dump.file, 100), WRAP),
+            Cell(_cut(software(dump), 150), WRAP),
+            Cell(first.counts_sentence(counts) if counts else "not judged", WRAP),
+        )
+    if len(results.dumps) > MAX_DUMPS:
+        page.text("", Cell(f"{len(results.dumps) - MAX_DUMPS} more: sheet Platforms", PLAIN, "#Platforms"))
+
+
+_DEVICE = ("device_name", "device", "gpu", "name", "cpu_name", "cpu", "processor")
+_SOFTWARE = (
+    "torch",
+    "torch_version",
+    "cuda",
+    "cuda_version",
+    "rocm",
+    "rocm_version",
+    "hip",
+    "hip_version",
+    "driver",
+    "driver_version",
+    "blas",
+    "numpy",
+)
+
+
+def device_name(dump: DumpInfo) -> str:
+    """The device as its platform record names it, with its architecture."""
+    name = next((str(dump.platform[k]) for k in _DEVICE if dump.platform.get(k)), "unknown device")
+    arch = dump.platform.get("arch")
+    return f"{name} ({arch})" if arch and str(arch) not in name else name
+
+
+def software(dump: DumpInfo) -> str:
+    """Versions that matter most, in one line."""
+    return ", ".join(
+        f"{k} {dump.platform[k]}" for k in _SOFTWARE if dump.platform.get(k) is not None and not isinstance(dump.platform[k], Mapping)
+    )
+
+
+def _cut(text: str, size: int = 600) -> str:
+    text = messages.visible(text)
+    return text if len(text) <= size else f"{text[:size]}…"

@@ -1,0 +1,429 @@
+"""The table sheets of the workbooks: which columns and rows each holds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from accuracy_eval import messages
+from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict, to_json
+from accuracy_eval.report.findings import PairSummary, counts_sentence, findings, pair_summaries, side_summaries
+from accuracy_eval.report.rows import (
+    COLUMNS,
+    MARGIN_FORMAT,
+    Row,
+    all_rows,
+    dimension_letters,
+    findings_first,
+    flat_metrics,
+    metric_format,
+    metric_names,
+    reproduce,
+    tensor_rows,
+)
+from accuracy_eval.report.workbook import CODE, MARK, PLAIN, WRAP, Book, Cell, Style, TableColumn
+
+SHEETS = {
+    "Verdict": "a row per tensor and dump, and per tensor and pair of dumps: who is off, every gate's value, limit and margin",
+    "Metrics": "every metric of the same rows, as numbers",
+    "Worst elements": "where the largest errors are: index, codes, values, the truth, distance in ulp",
+    "Platforms": "machines and software side by side; what differs is marked",
+    "Gates": "the limits in force, where each comes from, how often it was applied and broken",
+    "Not compared": "cases left out, each with its reason",
+}
+QUIET_WORST = 1  # elements listed for a row that passed; a finding gets all it has
+_COLUMN = {c.name: c for c in COLUMNS}
+# what tells one row of a workbook from another; its op and shape are in its name
+_KEYS = ("format", "out_format", "layout", "recipe", "lane", "input_class", "direction", "options", "seed", "candidate", "tensor")
+_TITLES = {
+    "who": "who is off",
+    "expected": "against",
+    "input_class": "inputs",
+    "tensor_format": "codes",
+    "causes": "cause",
+    "gate_source": "limit from",
+    "out_format": "output",
+    "resolution": "would have failed from",
+    "case_id": "case",
+}
+_WIDTHS = {"reason": 60, "gate_source": 45, "resolution": 40, "case_id": 58, "sha256": 20}
+
+
+@dataclass(frozen=True)
+class Volume:
+    """What one workbook is about: the tensors and skipped cases of one family and shape."""
+
+    file: str
+    family: str
+    shape: str
+    tensors: tuple[TensorResult, ...]
+    skipped: tuple[NotCompared, ...]
+
+    @property
+    def title(self) -> str:
+        return " ".join(part for part in (self.family, self.shape) if part)
+
+    @property
+    def verdict(self) -> Verdict:
+        return max(self.counts, key=lambda v: v.severity, default=Verdict.INCONCLUSIVE)
+
+    @property
+    def counts(self) -> Counter[Verdict]:
+        return Counter([t.verdict for t in self.tensors] + [n.verdict for n in self.skipped])
+
+    @property
+    def rows(self) -> list[Row]:
+        """Sides and pairs, findings first."""
+        return findings_first(row for result in self.tensors for row in tensor_rows(result))
+
+    def only(self, results: Results) -> Results:
+        """The results with these tensors and cases alone."""
+        return replace(results, tensors=self.tensors, not_compared=self.skipped)
+
+
+def table_names(part: Volume) -> list[str]:
+    """Names of the table sheets a volume needs, in order."""
+    needless = set() if part.tensors else {"Verdict", "Metrics", "Worst elements"}
+    if not part.skipped:
+        needless.add("Not compared")
+    return [name for name in SHEETS if name not in needless]
+
+
+def verdict_cell(verdict: Verdict) -> Cell:
+    return Cell(str(verdict), Style(verdict=verdict))
+
+
+def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
+    rows = part.rows
+    lead = ["who", "actual", "expected", *_used(rows, _KEYS), "contract", *_used(rows, ("scope",))]
+    tail = ["causes", "reason", "gate_source", "resolution", "attribution", "case_id"]
+    gates = _gates_of(rows)
+    columns = [_VERDICT, *map(_column, lead)]
+    for name, metric, comparison in gates:
+        style = Style(metric_format(metric))
+        columns += [TableColumn(f"{name} ({metric})", style), TableColumn(f"{name} limit {comparison}", style)]
+        columns.append(TableColumn(f"{name} margin", Style(MARGIN_FORMAT)))
+    columns += [*map(_column, tail), TableColumn("command", CODE, 40)]
+    note = f"{part.title}: who is off and by how much. margin: distance from the limit in units of the limit, negative is beyond it."
+    book.table("Verdict", columns, (_verdict_row(results, row, lead, gates, tail) for row in rows), note=note, freeze=4)
+
+
+def _verdict_row(results: Results, row: Row, lead: Sequence[str], gates: Sequence[tuple[str, str, str]], tail: Sequence[str]) -> list[Any]:
+    by_name = {g.gate: g for g in row.gates}
+    cells: list[Any] = [verdict_cell(row.verdict), *(_COLUMN[n].get(row) for n in lead)]
+    for name, metric, _ in gates:
+        cells += _gate_cells(by_name.get(name), metric)
+    return [*cells, *(_COLUMN[n].get(row) for n in tail), reproduce(results, row.holder.case_id)]
+
+
+def _gate_cells(gate: GateResult | None, metric: str) -> list[Any]:
+    if gate is None:
+        return [None, None, None]
+    if gate.passed is None:
+        return [Cell("not applied", MARK), gate.limit, None]
+    if gate.passed:
+        return [gate.value, gate.limit, gate.margin]
+    broken = Style(metric_format(metric), verdict=Verdict.FAIL)
+    return [Cell(gate.value, broken), gate.limit, Cell(gate.margin, replace(broken, number_format=MARGIN_FORMAT))]
+
+
+def metric_sheet(book: Book, results: Results, part: Volume) -> None:
+    rows = part.rows
+    lead = ["actual", "expected", *_used(rows, _KEYS)]
+    names = metric_names(rows)
+    tables = [flat_metrics(row.metrics) for row in rows]
+    columns = [_VERDICT, *map(_column, lead), *(_metric_column(n, tables) for n in names)]
+    data = (
+        [verdict_cell(row.verdict), *(_COLUMN[n].get(row) for n in lead), *(table.get(n) for n in names)]
+        for row, table in zip(rows, tables, strict=True)
+    )
+    note = f"{part.title}: every metric. Against the reference in real numbers, dump against dump by codes; ulp of the output format."
+    book.table("Metrics", columns, data, note=note, freeze=3)
+
+
+def worst_sheet(book: Book, results: Results, part: Volume) -> None:
+    rows = part.rows
+    lead = ["actual", "expected", *_used(rows, _KEYS)]
+    real = Style("0.000000E+00;-0.000000E+00;0")
+    columns = [
+        _VERDICT,
+        *map(_column, lead),
+        TableColumn("rank", Style("0")),
+        TableColumn("index"),
+        TableColumn("actual code", CODE),
+        TableColumn("actual value", real),
+        TableColumn("expected code", CODE),
+        TableColumn("expected value", real),
+        TableColumn("reference value", real),
+        TableColumn("error", Style("0.00E+00")),
+        TableColumn("error / ulp", Style("[<100]0.00;#,##0")),
+        TableColumn("budget", Style("0.00E+00")),
+    ]
+    data = []
+    for row in rows:
+        shown = row.worst if row.verdict is not Verdict.PASS else row.worst[:QUIET_WORST]
+        for rank, e in enumerate(shown, 1):
+            reference = e.expected if isinstance(row.subject, Side) else e.reference
+            data.append(
+                [
+                    verdict_cell(row.verdict),
+                    *(_COLUMN[n].get(row) for n in lead),
+                    rank,
+                    messages.index_text(e.index),
+                    messages.code_text(e.actual_code, row.format),
+                    e.actual,
+                    messages.code_text(e.expected_code, row.format),
+                    e.expected,
+                    reference,
+                    e.error,
+                    e.ulp,
+                    e.budget,
+                ]
+            )
+    note = f"{part.title}: the largest errors of every finding, the largest one of what passed; all recorded ones are in results.json."
+    book.table("Worst elements", columns, data, note=note, freeze=3)
+
+
+def platform_sheet(book: Book, results: Results, part: Volume) -> None:
+    """One row per property, one column per dump; a row whose values differ says so and is marked."""
+    dumps = results.dumps
+    facts: dict[str, list[Any]] = {
+        "file": [d.file for d in dumps],
+        "content digest": [d.content_digest for d in dumps],
+        "suite": [d.suite for d in dumps],
+        "suite digest": [d.suite_digest for d in dumps],
+    }
+    flat = [_flat_platform(d.platform) for d in dumps]
+    for name in dict.fromkeys(n for table in flat for n in table):
+        facts[name] = [table.get(name) for table in flat]
+    data = []
+    for name, values in facts.items():
+        differs = len({repr(v) for v in values}) > 1
+        style = Style(wrap=True, mark=differs)
+        data.append(
+            [Cell("differs" if differs else "same", MARK if differs else PLAIN), name, *(Cell(_or_unknown(v), style) for v in values)]
+        )
+    width = max(22.0, min(46.0, 110 / max(len(dumps), 1)))
+    columns = [
+        TableColumn("differs"),
+        TableColumn("property", WRAP, 30),
+        *(TableColumn(messages.visible(d.label), WRAP, width) for d in dumps),
+    ]
+    book.table("Platforms", columns, data, note="What each dump was made on. Filter the first column to see the differences.", freeze=2)
+
+
+def _flat_platform(platform: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in platform.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat_platform(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value if value is None or isinstance(value, bool | int | float | str) else json.dumps(to_json(value))
+    return flat
+
+
+def _or_unknown(value: Any) -> Any:
+    return "unknown" if value is None else value
+
+
+def gate_sheet(book: Book, results: Results, part: Volume) -> None:
+    """The profile's limits, and what became of each in this workbook."""
+    used: dict[str, list[GateResult]] = {}
+    for result in part.tensors:
+        for row in tensor_rows(result):
+            for gate in row.gates:
+                used.setdefault(gate.gate, []).append(gate)
+    data = []
+    known = {g.gate for g in results.gates}
+    for info in results.gates:
+        data.append(
+            [
+                info.gate,
+                info.metric,
+                info.comparison,
+                _number(info.limit),
+                info.applies_to,
+                *_gate_counts(used.get(info.gate, ())),
+                info.source,
+            ]
+        )
+    for name, gates in used.items():  # a user's rtol and atol, or what fails under every profile
+        if name not in known:
+            g = gates[0]
+            data.append([name, g.metric, g.comparison, g.limit, "", *_gate_counts(gates), g.source])
+    columns = [
+        TableColumn("gate", BOLD),
+        TableColumn("metric"),
+        TableColumn("comparison", Style(center=True)),
+        TableColumn("limit", Style("General")),
+        TableColumn("applies to", WRAP, 34),
+        TableColumn("applied", _COUNT),
+        TableColumn("broken", _COUNT),
+        TableColumn("not applicable", _COUNT),
+        TableColumn("least margin", Style(MARGIN_FORMAT)),
+        TableColumn("limit from", WRAP, 60),
+    ]
+    note = f"Profile {messages.visible(results.profile)}. Every limit has a source; a gate that could not be applied never counts as kept."
+    book.table("Gates", columns, data, note=note)
+
+
+def _gate_counts(gates: Sequence[GateResult]) -> list[Any]:
+    broken = sum(g.passed is False for g in gates)
+    margins = [g.margin for g in gates if g.margin is not None]
+    shown = Cell(broken, replace(_COUNT, verdict=Verdict.FAIL)) if broken else broken
+    return [sum(g.passed is not None for g in gates), shown, sum(g.passed is None for g in gates), min(margins, default=None)]
+
+
+def _number(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def skipped_sheet(book: Book, results: Results, part: Volume) -> None:
+    items = sorted(part.skipped, key=lambda n: -n.verdict.severity)
+    columns = [_VERDICT, TableColumn("dump"), TableColumn("candidate"), TableColumn("reason", WRAP, 90), TableColumn("case", PLAIN, 58)]
+    data = ([verdict_cell(n.verdict), n.label, n.candidate, n.reason, n.case_id] for n in items)
+    book.table(
+        "Not compared", columns, data, note="Left out of the comparison. UNSUPPORTED is counted and allowed; the others are not a pass."
+    )
+
+
+TABLES: dict[str, Callable[[Book, Results, Volume], None]] = {
+    "Verdict": verdict_sheet,
+    "Metrics": metric_sheet,
+    "Worst elements": worst_sheet,
+    "Platforms": platform_sheet,
+    "Gates": gate_sheet,
+    "Not compared": skipped_sheet,
+}
+
+
+# sheets of summary.xlsx alone
+
+
+def finding_sheet(book: Book, results: Results, files: Mapping[int, str]) -> None:
+    columns = [
+        _VERDICT,
+        TableColumn("case", WRAP, 46),
+        TableColumn("tensor"),
+        TableColumn("candidate"),
+        TableColumn("who is off", WRAP, 20),
+        TableColumn("how much, against which limit", WRAP, 50),
+        TableColumn("limit from", WRAP, 34),
+        TableColumn("cause", WRAP, 40),
+        TableColumn("run next", Style(mono=True, wrap=True), 50),
+        TableColumn("workbook", PLAIN, 30),
+    ]
+    data = []
+    for f in findings(results):
+        file = files.get(id(f.row.result or f.row.subject), "")
+        data.append(
+            [
+                verdict_cell(f.verdict),
+                f.case_id,
+                f.tensor,
+                f.candidate,
+                f.who,
+                f.what,
+                f.source,
+                f.cause,
+                f.run_next,
+                Cell(file, PLAIN, file),
+            ]
+        )
+    book.table("Findings", columns, data, note="Everything a person has to look at, the worst first.", freeze=2)
+
+
+def workbook_sheet(book: Book, parts: Iterable[Volume]) -> None:
+    ordered = sorted(parts, key=lambda p: -p.verdict.severity)
+    columns = [_VERDICT, TableColumn("workbook"), TableColumn("family"), TableColumn("shape"), TableColumn("tensors", _COUNT)]
+    columns += [TableColumn("not compared", _COUNT), TableColumn("verdicts", PLAIN, 60)]
+    data = []
+    for p in ordered:
+        counts = counts_sentence(p.counts)
+        data.append([verdict_cell(p.verdict), Cell(p.file, PLAIN, p.file), p.family, p.shape, len(p.tensors), len(p.skipped), counts])
+    book.table("Workbooks", columns, data, note="One workbook per op family and shape.", freeze=2)
+
+
+def matrix_sheet(book: Book, results: Results) -> None:
+    """Dump against dump: the worst verdict and who is off there; the first column is each dump against the reference."""
+    labels = [d.label for d in results.dumps]
+    pairs, sides = pair_summaries(results.tensors), side_summaries(results.tensors)
+    data = []
+    for a in labels:
+        counts = sides.get(a)
+        worst = max(counts, key=lambda v: v.severity) if counts else None
+        cells: list[Any] = [Cell(a, BOLD), _matrix_cell(worst, counts_sentence(counts) if counts else "not judged")]
+        for b in labels:
+            s = pairs.get((a, b)) or pairs.get((b, a))
+            cells.append(_pair_cell(s) if s and a != b else "—" if a == b else "not compared")
+        data.append(cells)
+    columns = [TableColumn("dump", WRAP, 24), TableColumn("against the reference", WRAP, 28)]
+    columns += [TableColumn(messages.visible(b), WRAP, 28) for b in labels]
+    note = "Worst verdict of every pair of dumps, who is off there, and how often each answer came."
+    book.table("Matrix", columns, data, note=note)
+
+
+def _pair_cell(s: PairSummary) -> Cell:
+    others = ", ".join(f"{n} {who}" for who, n in sorted(s.attributions.items(), key=lambda item: (-item[1], item[0])))
+    return _matrix_cell(s.verdict, f"{s.who}\n({others})")
+
+
+def _matrix_cell(verdict: Verdict | None, text: str) -> Cell:
+    return Cell(f"{verdict}: {text}" if verdict else text, Style(verdict=verdict, wrap=True))
+
+
+def flat_sheet(book: Book, results: Results, files: Mapping[int, str]) -> None:
+    """One flat row per verdict, header in the first row: made for filters, pivot tables and data frames."""
+    rows = findings_first(all_rows(results))
+    letters, names = dimension_letters(rows), metric_names(rows)
+    tables = [flat_metrics(row.metrics) for row in rows]
+    columns = [TableColumn(c.name, Style(c.number_format), _WIDTHS.get(c.name)) for c in COLUMNS if c.name != "verdict"]
+    columns = [replace(_VERDICT, title="verdict"), *columns, *(TableColumn(d, Style("0")) for d in letters)]
+    columns += [_metric_column(n, tables) for n in names] + [TableColumn("workbook", PLAIN, 30)]
+    data = []
+    for row, table in zip(rows, tables, strict=True):
+        dims = row.case.dims if row.case else {}
+        file = files.get(id(row.result or row.subject), "")
+        cells = [verdict_cell(row.verdict), *(c.get(row) for c in COLUMNS if c.name != "verdict"), *(dims.get(d) for d in letters)]
+        data.append([*cells, *(table.get(n) for n in names), Cell(file, PLAIN, file)])
+    book.table("All", columns, data)
+
+
+BOLD = Style(bold=True)
+_COUNT = Style("#,##0")
+_VERDICT = TableColumn("verdict", Style(verdict=Verdict.PASS), 16)
+
+
+def _column(name: str) -> TableColumn:
+    return TableColumn(_TITLES.get(name, name), Style(_COLUMN[name].number_format), _WIDTHS.get(name))
+
+
+def _metric_column(name: str, tables: Iterable[Mapping[str, Any]]) -> TableColumn:
+    # a column has one number format: that of its first number (real-valued ulp against the reference and code distances share one)
+    value = next((v for t in tables for v in [t.get(name)] if isinstance(v, float)), None)
+    value = value if value is not None else next((v for t in tables for v in [t.get(name)] if v is not None), None)
+    return TableColumn(name.replace("_", " "), Style(metric_format(name, value)))
+
+
+_USUAL = {"direction": "fwd", "candidate": "default", "lane": "random", "scope": "full"}
+
+
+def _used(rows: Sequence[Row], names: Iterable[str]) -> list[str]:
+    """The columns that hold anything but the usual value; a seed that all rows share tells nothing."""
+    used = []
+    for name in names:
+        values = {_COLUMN[name].get(row) for row in rows} - {None, ""}
+        if values - {_USUAL.get(name)} and not (name == "seed" and len(values) == 1):
+            used.append(name)
+    return used
+
+
+def _gates_of(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
+    """(name, metric, comparison) of every gate, in order of first appearance."""
+    return list({g.gate: (g.gate, g.metric, g.comparison) for row in rows for g in row.gates}.values())
