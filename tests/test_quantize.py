@@ -350,9 +350,10 @@ def test_dequantised_values_are_exact_products(recipe):
         assert Fraction(values[i * 5, j]) == Fraction(element[i * 5, j]) * Fraction(float(s)) * g
 
 
-@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "mxfp8_2d", "nvfp4"])
-def test_a_part_of_the_rows_dequantises_to_that_part(recipe):
-    q = quantize(operand("bfloat16"), "bfloat16", recipe)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "mxfp8", "mxfp8_2d", "nvfp4"])
+def test_a_part_of_the_first_axis_dequantises_to_that_part(recipe, axis):
+    q = quantize(operand("bfloat16", (40, 35 * 3)).reshape(40, 35, 3), "bfloat16", recipe, axis=axis)
     assert np.array_equal(dequantize(q, rows=(5, 36)), dequantize(q)[5:36])
 
 

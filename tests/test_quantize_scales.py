@@ -222,3 +222,10 @@ def test_an_unknown_recipe_is_refused_with_the_names_there_are():
 def test_granularity_is_readable():
     found = {name: RECIPES[name].granularity for name in ("hybrid", "rowwise", "block1x128", "mxfp4_2d", "nvfp4")}
     assert found == {"hybrid": "tensor", "rowwise": "row", "block1x128": "1x128", "mxfp4_2d": "32x32", "nvfp4": "1x16"}
+
+
+def test_scale_rule_names_nvfp4_scales_under_the_global_scale_they_were_made_with():
+    amax = LOG_UNIFORM[::97]
+    scale = reference_scale(amax, "nvfp4", global_scale=0.01)
+    assert scale_rule(amax, scale, "fp4_e2m1", scale_format="float8_ue4m3", global_scale=0.01) == ["nvfp4"]
+    assert scale_rule(amax, scale, "fp4_e2m1", scale_format="float8_ue4m3", global_scale=0.02) == []

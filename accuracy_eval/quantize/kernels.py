@@ -163,3 +163,19 @@ def encode_e2m1_exact(codes: Codes, scale: NDArray[np.float64], block: int, shif
                 code = U32(code + U32(x >= t5))
                 code = U32(code + U32(x > t6))
                 target[i] = U32(code | U32(U32(y >> U32(28)) & keep))
+
+
+@kernel
+def decode_blocks(
+    codes: Codes, table: NDArray[np.float64], scale: NDArray[np.float64], scale_row: NDArray[np.int64], block: int, out: NDArray[np.float64]
+) -> None:
+    """out = table[code] · scale: codes [rows, K] uint8, table of 256 values, scale [scale rows, ceil(K / block)], one scale row a row."""
+    rows, length = codes.shape
+    for r in range(rows):
+        scales = scale[scale_row[r]]
+        for b in range(scales.size):
+            s = scales[b]
+            source = codes[r, b * block : min(length, (b + 1) * block)]
+            target = out[r, b * block : min(length, (b + 1) * block)]
+            for i in range(source.size):
+                target[i] = table[source[i]] * s

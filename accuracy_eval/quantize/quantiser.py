@@ -286,22 +286,46 @@ class _Work:
         return lambda x, shift, factor, rows, block, out: kernels.encode_blocks(x, factor, rows, block, divide, shift, constants, out)
 
 
-def dequantize(q: Quantised, *, rows: tuple[int, int] | None = None) -> Values:
+def dequantize(q: Quantised, *, rows: tuple[int, int] | None = None, threads: int | None = None) -> Values:
     """Exact float64 values of `q`: code value · scale (· global scale), shape of the operand.
 
     rows : (first, last) along the first axis, for a part of the operand; None is all. Products need at most 32 significant bits
     (NVFP4: 30), so float64 holds them exactly. NaN scales and Inf · 0 give NaN.
     """
+    from accuracy_eval.quantize.kernels import decode_blocks
+
     first, last = (0, q.shape[0]) if rows is None else rows
-    scale = decode(q.scale, q.scale_format).reshape(q.grid)
+    block = q.blocks[q.axis]
+    # a part that starts inside a block of the contraction axis is decoded from the start of that block
+    begin = first // block * block if q.axis == 0 and block else first
+    part = np.moveaxis(q.codes[begin:last], q.axis, -1)
+    codes = np.ascontiguousarray(part).reshape(math.prod(part.shape[:-1]), part.shape[-1])
+    scale = np.moveaxis(decode(q.scale, q.scale_format).reshape(q.grid), q.axis, -1)
     if q.global_scale is not None:
         scale = scale * float(decode(q.global_scale, "float32"))
-    out = np.empty((last - first, *q.shape[1:]))
-    step = max(1, PANEL // max(1, math.prod(q.shape[1:])))
-    for i in range(first, last, step):
-        stop = min(last, i + step)
-        index = [np.arange(i, stop), *(np.arange(n) for n in q.shape[1:])]
-        index = [k // b if b else np.zeros_like(k) for k, b in zip(index, q.blocks, strict=True)]
+    scales = np.ascontiguousarray(scale).reshape(math.prod(scale.shape[:-1]), scale.shape[-1])
+    if q.axis == 0 and block:
+        scales = np.ascontiguousarray(scales[:, begin // block : -(-last // block)])
+    scale_row = _scale_rows(q, first, last)
+    out = np.empty(codes.shape)
+    table = decode(np.arange(256).astype(np.uint8), q.format)
+    step = max(1, PANEL // max(1, codes.shape[1]))
+
+    def panel(i: int) -> None:
         with np.errstate(invalid="ignore"):
-            np.multiply(decode(q.codes[i:stop], q.format), scale[np.ix_(*index)], out=out[i - first : stop - first])
-    return out
+            decode_blocks(codes[i : i + step], table, scales, scale_row[i : i + step], block or max(1, codes.shape[1]), out[i : i + step])
+
+    map_threads(panel, range(0, len(codes), step), threads=threads)
+    values = np.ascontiguousarray(np.moveaxis(out.reshape(part.shape), -1, q.axis))
+    return values[first - begin :]
+
+
+def _scale_rows(q: Quantised, first: int, last: int) -> NDArray[np.int64]:
+    """For each line along the contraction axis, the number of its row of scales; lines first:last of the operand's first axis."""
+    number = np.zeros((), np.int64)
+    for d, (n, b, count) in enumerate(zip(q.shape, q.blocks, q.grid, strict=True)):
+        if d == q.axis:
+            continue
+        index = np.arange(n) // b if b else np.zeros(n, np.int64)
+        number = number[..., None] * count + (index[first:last] if d == 0 else index)
+    return np.ascontiguousarray(number.reshape(-1))
