@@ -14,7 +14,7 @@ import pytest
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.quantize import RECIPES, dequantize, element_format, hadamard16, quantize
-from tests.support_quantize import LARGEST, NAN, bf16, magnitudes, plain_quantise, values_of
+from tests.support_quantize import LARGEST, NAN, bf16, magnitudes, plain_quantise, round_to_element, values_of
 
 SMALL = np.zeros((2, 2), np.uint16)
 SHAPE = (37, 200)  # ragged under every block size
@@ -127,14 +127,16 @@ def test_scale_is_the_rounded_reciprocal_of_the_rounded_inverse_not_amax_over_ma
 
 
 def test_the_product_with_the_inverse_scale_is_rounded_to_float32_before_the_element():
-    # a row whose maximum is 3: every element must follow float32 products, found by brute force where they change the code
-    rng = np.random.default_rng(5)
-    bits = rng.integers(0x3F000000, 0x40400000, 400_000).astype(np.uint32)
-    bits[0] = np.float32(3.0).view(np.uint32)
+    # numbers whose product with the inverse scale is next to a midpoint of the element: float32 makes it a tie, exactly it is none
+    inverse = np.float32(448) / np.float32(3)
+    table = magnitudes("float8_e4m3fn")
+    near = ((table[1:] + table[:-1]) / 2 / float(inverse)).astype(np.float32).view(np.int32)
+    bits = np.concatenate([[np.float32(3).view(np.int32)], *(near + d for d in (-1, 0, 1))]).astype(np.uint32)
     q = quantize(bits[None], "float32", "rowwise")
-    x, inverse = bits.view(np.float32), q.inv_scale.view(np.float32)
-    through_float32 = encode((x * inverse).astype(np.float64), "float8_e4m3fn", overflow="saturate")
-    assert np.array_equal(q.codes[0], through_float32)
+    x = bits.view(np.float32)
+    assert q.inv_scale.view(np.float32).tolist() == [inverse]
+    assert np.array_equal(q.codes[0], round_to_element((x * inverse).astype(np.float64), "float8_e4m3fn", 448.0))
+    assert (q.codes[0] != round_to_element(x.astype(np.float64) * float(inverse), "float8_e4m3fn", 448.0)).any()
 
 
 @pytest.mark.parametrize(("amax", "byte", "code"), [(480.0, 127, 0x7E), (496.0, 128, 0x78), (240.0, 126, 0x7E), (-480.0, 127, 0xFE)])
@@ -331,6 +333,12 @@ def test_nvfp4_elements_round_the_rational_quotient_once(source):
         x = abs(Fraction(float(value)))
         magnitude = sum(x > m * s or (x == m * s and i % 2 == 1) for i, m in enumerate(middles)) if s else 0
         assert q.codes[index] == magnitude | (8 if np.signbit(value) else 0)
+
+
+def test_nvfp4_midpoints_go_to_the_even_code():
+    midpoints = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
+    q = quantize(bf16([[6.0, *midpoints, *(-m for m in midpoints), 0.0]]), "bfloat16", "nvfp4", global_scale=1.0)
+    assert (q.scale.tolist(), q.codes[0].tolist()) == ([[0x38]], [7, 0, 2, 2, 4, 4, 6, 6, 8, 10, 10, 12, 12, 14, 14, 0])
 
 
 def test_nvfp4_takes_a_global_scale():
