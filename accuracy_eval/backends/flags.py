@@ -288,7 +288,7 @@ def case_flags(
         "cuda.matmul.allow_fp16_reduced_precision_reduction": [fp16_reduced, True],
         "cuda.matmul.allow_bf16_reduced_precision_reduction": [bf16_reduced, True],
         "cuda.matmul.allow_fp16_accumulation": fp16_accumulation,
-        "cpu.allow_fp16_reduced_precision_reduction": fp16_accumulation,
+        "cpu.allow_fp16_reduced_precision_reduction": False,
         "preferred_blas_library": library,
         "preferred_linalg_library": "default",
         "preferred_rocm_fa_library": "default",
