@@ -1,0 +1,48 @@
+# make demo: set everything up and compare this machine with a packaged H200 dump.  make test: set everything up and run the tests.
+PYTHON ?= python3
+VENV ?= .venv
+# The CPU build. For a GPU install your vendor's torch first and call make with TORCH= (empty).
+TORCH ?= torch==2.13.0
+BIN := $(VENV)/bin
+PYTEST_WORKERS ?= 2
+
+.PHONY: demo test lint types layers check bench clean setup system
+.DEFAULT_GOAL := demo
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(if $(TORCH),$(BIN)/pip install --quiet $(TORCH))
+	$(BIN)/pip install --quiet -e '.[dev]'
+	touch $@
+
+# sshd for the transfer tests, LibreOffice and poppler for the report tests
+system:
+	sh tools/system-packages.sh
+
+demo: setup
+	$(BIN)/accuracy-eval demo
+
+test: setup system
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+layers: setup
+	$(BIN)/lint-imports
+
+check: lint types layers test
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Installs what the tests need from the system: an SSH server, LibreOffice Calc, poppler. Does nothing where they are there already.
+set -eu
+missing=""
+[ -x /usr/sbin/sshd ] || command -v sshd >/dev/null 2>&1 || missing="$missing openssh-server"
+command -v ssh >/dev/null 2>&1 || missing="$missing openssh-client"
+command -v soffice >/dev/null 2>&1 || missing="$missing libreoffice-calc"
+command -v pdftoppm >/dev/null 2>&1 || missing="$missing poppler-utils"
+[ -z "$missing" ] && exit 0
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "the tests need:$missing; install them with your package manager (they are Debian's names) and run make test again" >&2
+    exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086
+apt-get install -y -qq --no-install-recommends $missing >/dev/null
