@@ -272,7 +272,7 @@ def _decode_fields(codes: Codes, f: Format) -> Values:
         values = np.where(negative, -values, values)
         if f.specials == "fnuz":
             values = np.where(codes == f.sign_mask, np.nan, values)
-    return values
+    return np.asarray(values, np.float64)
 
 
 def encode(values: Any, fmt: str | Format, *, overflow: Overflow | None = None) -> Codes:
@@ -363,14 +363,14 @@ def ordinals(codes: Codes, fmt: str | Format) -> NDArray[np.int64]:
     if not f.signed:
         return np.asarray(c & f.magnitude_mask, np.int64)
     mag = (c & f.storage.type(f.magnitude_mask)).astype(np.int64)
-    return np.where((c & f.storage.type(f.sign_mask)) != 0, -mag, mag)
+    return np.asarray(np.where((c & f.storage.type(f.sign_mask)) != 0, -mag, mag), np.int64)
 
 
 def ordinal_distance(a: Codes, b: Codes, fmt: str | Format) -> NDArray[np.uint64]:
     """|ordinal(a) - ordinal(b)| as uint64; exact for every format. NaN codes must be masked by the caller."""
     x, y = ordinals(a, fmt), ordinals(b, fmt)
     with np.errstate(over="ignore"):
-        d = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)
+        d: NDArray[np.uint64] = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)
     return d
 
 

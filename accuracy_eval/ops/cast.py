@@ -1,0 +1,88 @@
+"""cast: one rounding from one format to another, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import Overflow, decode, encode, get_format
+from accuracy_eval.ops.spec import (
+    Encoding,
+    Inputs,
+    Operand,
+    OpSpec,
+    Output,
+    Panel,
+    Reference,
+    format_of,
+    operand_formats,
+    output_format,
+    row_blocks,
+    rows_and_columns,
+)  # fmt: skip
+from accuracy_eval.records import Case
+
+_POLICIES: tuple[str, ...] = ("auto", "saturate", "inf", "nan")
+
+
+def overflow_policy(case: Case, fmt: str) -> Overflow:
+    """What happens beyond the largest finite value: the case's, else saturation for formats of at most 8 bits and Inf for the others."""
+    stated = str(CAST.option(case, "overflow"))
+    if stated != "auto":
+        return stated  # type: ignore[return-value]
+    return "inf" if get_format(fmt).bits > 8 else "saturate"
+
+
+def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
+    return (Operand("x", tuple(size for _, size in case.shape), operand_formats(case, 1, encoding)[0], tuple(d for d, _ in case.shape)),)
+
+
+def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
+    x = _operands(case, encoding)[0]
+    return (Output("y", x.shape, output_format(case, x.format, encoding), exact=True),)
+
+
+def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+    """The cast as users write it: clamped first where the result must saturate, for versions differ beyond the largest value."""
+    fmt = format_of(out["y"])
+    x = t["x"]
+    if overflow_policy(case, fmt.name) == "saturate":
+        x = x.clamp(-fmt.max, fmt.max) if x.dtype == torch.float64 else x.float().clamp(-fmt.max, fmt.max)
+    return {"y": x.to(out["y"].dtype)}
+
+
+def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
+    output, x = _outputs(case, encoding)[0], inputs["x"]
+
+    def panels() -> Iterator[Panel]:
+        codes = x.codes.reshape(rows_and_columns(x.shape))
+        for first, end in row_blocks(x.shape):
+            yield Panel(first, encode(decode(codes[first:end], x.format), output.format, overflow=overflow_policy(case, output.format)))
+
+    return {"y": Reference("codes", output.format, output.shape, contract, panels)}
+
+
+def _refuse(case: Case) -> str | None:
+    if not case.out_format:
+        return "a cast needs an output format"
+    if CAST.option(case, "overflow") not in _POLICIES:
+        raise UsageError(f"cast option overflow={CAST.option(case, 'overflow')!r}; allowed: {', '.join(_POLICIES)}")
+    return None
+
+
+CAST = OpSpec(
+    name="cast",
+    family="cast",
+    equation="y = round(x)",
+    dims=(("n",), ("m", "n")),
+    formats=("float64", "float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"),
+    out_formats=("float64", "float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"),
+    operands=_operands,
+    outputs=_outputs,
+    torch=_torch,
+    reference=_reference,
+    contract=lambda case: "exact",
+    options={"overflow": "auto"},
+    refuse=_refuse,
+)

@@ -1,0 +1,188 @@
+"""gemm: D = alpha · op(A) · op(B) + beta · C + bias, forward and backward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from accuracy_eval.contracts import default_contract
+from accuracy_eval.errors import UnsupportedCase
+from accuracy_eval.formats import get_family
+from accuracy_eval.ops.operands import coded_companion, exact_companion, integer_codes
+from accuracy_eval.ops.spec import (
+    Encoding,
+    Inputs,
+    Operand,
+    OpSpec,
+    Output,
+    Panel,
+    Reference,
+    operand_formats,
+    output_format,
+    row_blocks,
+    rows_and_columns,
+)  # fmt: skip
+from accuracy_eval.records import Case, OptionValue
+
+LAYOUTS = ("nt", "nn", "tn", "tt")
+FORMATS = ("float64", "float32", "tfloat32", "float16", "bfloat16")
+OPTIONS: dict[str, OptionValue] = {"alpha": 1.0, "beta": 0.0, "bias": False, "c": "values"}
+
+
+def _has_c(case: Case) -> bool:
+    return GEMM.option(case, "beta") != 0.0 or GEMM.option(case, "c") == "nan"
+
+
+def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
+    m, n, k = (case.dims[d] for d in "mnk")
+    fa, fb = operand_formats(case, 2, encoding)
+    a = Operand("a", (m, k), fa, ("m", "k"), transposed=case.layout[0] == "t")
+    b = Operand("b", (n, k), fb, ("n", "k"), transposed=case.layout[1] == "n")
+    fd = output_format(case, fa, encoding)
+    if case.direction == "bwd":
+        return a, b, Operand("grad_d", (m, n), fd, ("m", "n"))
+    more = []
+    if _has_c(case):
+        more.append(Operand("c", (m, n), fd, ("m", "n")))
+    if GEMM.option(case, "bias"):
+        more.append(Operand("bias", (n,), fd, ("n",)))
+    return (a, b, *more)
+
+
+def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
+    operands = {o.name: o for o in _operands(case, encoding)}
+    a, b = operands["a"], operands["b"]
+    if case.direction == "fwd":
+        return (Output("d", (case.dims["m"], case.dims["n"]), output_format(case, a.format, encoding)),)
+    grads = [Output("da", a.stored, a.format), Output("db", b.stored, b.format)]
+    if GEMM.option(case, "bias"):
+        grads.append(Output("dbias", (case.dims["n"],), operands["grad_d"].format))
+    return tuple(grads)
+
+
+def _product(torch: Any, case: Case, t: Mapping[str, Any], out: Any = None) -> Any:
+    """The forward expression on torch tensors as stored; `out` is a poisoned tensor or None (autograd needs None)."""
+    a = t["a"] if case.layout[0] == "n" else t["a"].t()
+    b = t["b"] if case.layout[1] == "n" else t["b"].t()
+    alpha, beta = GEMM.option(case, "alpha"), GEMM.option(case, "beta")
+    keep: dict[str, Any] = {} if out is None else {"out": out}
+    wide = bool(case.out_format) and case.out_format != get_family(case.format.split("+")[0])
+    if wide:
+        keep["out_dtype"] = getattr(torch, case.out_format)
+    base = t.get("bias", t.get("c"))
+    if base is None and alpha == 1.0:
+        return torch.mm(a, b, **keep)
+    if base is None:
+        base, beta = torch.zeros((), dtype=a.dtype, device=a.device), 0.0
+        base = base.expand(a.shape[0], b.shape[1])
+    return torch.addmm(base, a, b, beta=1.0 if "bias" in t else beta, alpha=alpha, **keep)
+
+
+def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+    if case.direction == "fwd":
+        try:
+            return {"d": _product(torch, case, t, out.get("d"))}
+        except (TypeError, NotImplementedError) as error:
+            if case.out_format:
+                raise UnsupportedCase(f"torch.mm with out_dtype={case.out_format}: {error}") from error
+            raise
+    leaves = {name: t[name].detach().requires_grad_() for name in ("a", "b")}
+    if GEMM.option(case, "bias"):
+        leaves["bias"] = torch.zeros(case.dims["n"], dtype=t["grad_d"].dtype, device=t["grad_d"].device, requires_grad=True)
+    d = _product(torch, case, leaves)
+    names = list(leaves)
+    gradients = torch.autograd.grad(d, [leaves[n] for n in names], grad_outputs=t["grad_d"])
+    return {f"d{name}": gradient for name, gradient in zip(names, gradients, strict=True)}
+
+
+def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
+    if case.lane != "random":
+        return {
+            o.name: Reference("codes", o.format, o.shape, contract, partial(_companion_panels, case, o)) for o in _outputs(case, encoding)
+        }
+    from accuracy_eval.cpu_ref import gemm as ref
+
+    alpha, beta = float(GEMM.option(case, "alpha")), float(GEMM.option(case, "beta"))
+    references = {}
+    for output in _outputs(case, encoding):
+
+        def panels(output: Output = output) -> Iterator[Panel]:
+            found = (
+                ref.gemm_panels(
+                    inputs["a"], inputs["b"], layout=case.layout, alpha=alpha, beta=beta, c=inputs.get("c"),
+                    bias=inputs.get("bias"), contract=contract, out_format=output.format,
+                )
+                if case.direction == "fwd"
+                else ref.gemm_backward_panels(
+                    output.name, inputs["a"], inputs["b"], inputs["grad_d"], layout=case.layout, alpha=alpha, contract=contract,
+                    out_format=output.format,
+                )
+            )  # fmt: skip
+            for p in found:
+                yield Panel(p.first_row, p.values, p.budget)
+
+        references[output.name] = Reference("values", output.format, output.shape, contract, panels)
+    return references
+
+
+def _companion_panels(case: Case, output: Output) -> Iterator[Panel]:
+    """The codes a companion case must give: integers by classes of k, or B's own codes; no product is taken."""
+    if case.lane == "coded":
+        coded = coded_companion(case, output.format)
+        codes = coded.b.T[coded.sigma]
+    else:
+        exact = exact_companion(case)
+        whole = getattr(exact, output.name)()
+        if (output.name == "da" and case.layout[0] == "t") or (output.name == "db" and case.layout[1] == "n"):
+            whole = whole.T
+        unit = exact.unit if output.name == "d" else 1.0 if output.name == "dbias" else exact.alpha
+        codes = integer_codes(whole, output.format, unit=unit)
+    rows = codes.reshape(rows_and_columns(output.shape))
+    for first, end in row_blocks(output.shape):
+        yield Panel(first, rows[first:end])
+
+
+def _contract(case: Case) -> str:
+    return default_contract("gemm", tuple(case.format.split("+")), case.recipe)
+
+
+def _refuse(case: Case) -> str | None:
+    if GEMM.option(case, "bias") and _has_c(case):
+        return "bias and C together are two roundings in every library; take one of them"
+    if GEMM.option(case, "c") not in ("values", "nan"):
+        return f"option c={GEMM.option(case, 'c')!r}; allowed: values, nan"
+    if GEMM.option(case, "c") == "nan" and GEMM.option(case, "beta") != 0.0:
+        return "c=nan asks whether beta=0 ignores C; it needs beta=0"
+    powers = [float(GEMM.option(case, name)) for name in ("alpha", "beta")]
+    if case.lane == "exact" and any(x and math.frexp(abs(x))[0] != 0.5 for x in powers):
+        return (
+            f"alpha={powers[0]} and beta={powers[1]} in the exact lane; every product must stay an integer: allowed are 0 and powers of two"
+        )
+    if case.lane == "coded" and (case.options or case.direction != "fwd"):
+        return "the coded lane moves codes of B through a one-hot A: no options, forward only"
+    wide = case.out_format and case.out_format != get_family(case.format.split("+")[0])
+    if wide and (case.format not in ("float16", "bfloat16") or case.out_format != "float32" or case.direction == "bwd"):
+        return f"output {case.out_format} from {case.format} operands; allowed: the operands' own format, or float32 from 16-bit forward"
+    return None
+
+
+GEMM = OpSpec(
+    name="gemm",
+    family="gemm",
+    equation="D = alpha · op(A) · op(B) + beta · C + bias",
+    dims=(("m", "n", "k"),),
+    formats=FORMATS,
+    operands=_operands,
+    outputs=_outputs,
+    torch=_torch,
+    reference=_reference,
+    contract=_contract,
+    layouts=LAYOUTS,
+    out_formats=("float32",),
+    options=OPTIONS,
+    lanes=("random", "exact", "coded"),
+    directions=("fwd", "bwd"),
+    refuse=_refuse,
+)

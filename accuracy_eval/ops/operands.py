@@ -1,0 +1,116 @@
+"""The operands of a case as codes: generated values, or the integers of an exact or coded companion."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.formats import decode, encode, get_format
+from accuracy_eval.ops.spec import Encoding, Operand, OpSpec
+from accuracy_eval.records import Case, Coded
+
+if TYPE_CHECKING:
+    from accuracy_eval.inputs.coded import CodedOperands
+    from accuracy_eval.inputs.exact import ExactOperands
+
+Codes = NDArray[Any]
+
+
+def operand_codes(spec: OpSpec, case: Case, encoding: Encoding, *, compiled: bool | None = None) -> dict[str, Codes]:
+    """Codes of every operand in its canonical orientation (`Operand.shape`), by name.
+
+    The same bits on every host. `compiled` picks numba (True), numpy (False) or by size (None): equal bits either way.
+    """
+    operands = spec.operands(case, encoding)
+    if case.lane == "exact":
+        exact = exact_companion(case)
+        return {o.name: integer_codes(getattr(exact, o.name), o.format) for o in operands}
+    if case.lane == "coded":
+        coded = coded_companion(case, operands[0].format)
+        return {"a": coded.a, "b": coded.b}
+    return {o.name: random_codes(case, o, compiled=compiled) for o in operands}
+
+
+def random_codes(case: Case, operand: Operand, *, compiled: bool | None = None) -> Codes:
+    """Codes of one operand of a random-lane case, canonical orientation."""
+    from accuracy_eval import inputs
+
+    fmt = get_format(operand.format)
+    if operand.name == "c" and case.option("c", "values") == "nan":
+        return np.full(operand.shape, fmt.nan_code, fmt.storage)
+    if case.input_class == "wide":
+        return _wide_codes(case, operand)
+    codes = inputs.generate(
+        case.op, operand.name, operand.shape, case.input_class, case.seed, operand.format, axes=operand.axes, compiled=compiled
+    )
+    if operand.domain == "any" or case.input_class == "codes":
+        return codes
+    from accuracy_eval.cpu_ref.special import into_domain
+
+    return into_domain(codes, operand.format, operand.domain)
+
+
+def _wide_codes(case: Case, operand: Operand) -> Codes:
+    """Operands all over a function's interesting interval: evenly over its numbers, or over its exponents."""
+    from accuracy_eval import inputs
+    from accuracy_eval.cpu_ref.special_functions import FUNCTIONS
+
+    def generate(input_class: str, **more: Any) -> Codes:
+        return inputs.generate(case.op, operand.name, operand.shape, input_class, case.seed, operand.format, axes=operand.axes, **more)
+
+    if case.op not in FUNCTIONS:
+        return generate("wide")
+    interval = FUNCTIONS[case.op].wide["xy".index(operand.name)]
+    if interval.spacing == "log":
+        return generate("wide", domain=(-interval.high if interval.signed else interval.low, interval.high))
+    middle, half = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
+    return encode(middle + half * decode(generate("uniform"), operand.format), operand.format, overflow="saturate")
+
+
+def as_stored(operand: Operand, codes: Codes) -> Codes:
+    """The codes as the op receives them: transposed to the operand's storage order, C-contiguous."""
+    return np.ascontiguousarray(codes.T) if operand.transposed else codes
+
+
+def stored_inputs(spec: OpSpec, case: Case, encoding: Encoding, codes: dict[str, Codes]) -> dict[str, Coded]:
+    """The inputs a reference takes: stored orientation, with formats."""
+    return {o.name: Coded(as_stored(o, codes[o.name]), o.format) for o in spec.operands(case, encoding)}
+
+
+@lru_cache(maxsize=1)
+def exact_companion(case: Case) -> ExactOperands:
+    """The integers of an exact case: operands, and the product they must give. One case is remembered."""
+    from accuracy_eval.inputs.exact import exact_gemm
+
+    m, n, k = (case.dims[d] for d in "mnk")
+    options = dict(case.options)
+    return exact_gemm(
+        m, n, k, direction="bwd" if case.direction == "bwd" else "fwd", seed=case.seed, alpha=float(options.get("alpha", 1.0)),
+        beta=float(options.get("beta", 0.0)), has_bias=bool(options.get("bias", False)),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def coded_companion(case: Case, fmt: str) -> CodedOperands:
+    """The one-hot A and counting B of a coded case. One case is remembered."""
+    from accuracy_eval.inputs.coded import coded_gemm
+
+    m, n, k = (case.dims[d] for d in "mnk")
+    return coded_gemm(m, n, k, fmt, seed=case.seed)
+
+
+def integer_codes(values: NDArray[Any], fmt: str, *, unit: float = 1.0) -> Codes:
+    """Codes of unit · values, integers of small magnitude, any shape, by a table of those that occur: no float64 copy of the array."""
+    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    table = encode(unit * np.arange(low, high + 1, dtype=np.float64), fmt, overflow="saturate")
+    return table[values.astype(np.intp) - low] if values.dtype.itemsize > 1 else _byte_table(table, low)[values.view(np.uint8)]
+
+
+def _byte_table(table: Codes, low: int) -> Codes:
+    """The table under the index that an int8 has when its byte is read as unsigned."""
+    whole = np.zeros(256, table.dtype)
+    whole[np.arange(low, low + len(table)).astype(np.int8).view(np.uint8)] = table
+    return whole

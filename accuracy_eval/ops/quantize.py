@@ -1,0 +1,133 @@
+"""quantize: scale factors and element codes of an operand under a recipe, blocks along its last axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from accuracy_eval.errors import UnsupportedCase
+from accuracy_eval.ops.spec import (
+    Encoding,
+    Inputs,
+    Operand,
+    OpSpec,
+    Output,
+    Panel,
+    Reference,
+    operand_formats,
+    row_blocks,
+    rows_and_columns,
+)  # fmt: skip
+from accuracy_eval.quantize import RECIPES, element_format, get_recipe, quantize
+from accuracy_eval.records import Case, Coded
+
+# the recipes whose quantiser people write in torch; the others exist as library kernels
+TORCH_RULES = ("max_over_amax", "amax_over_max", "floor", "even", "rceil", "ceil")
+
+
+def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
+    return (Operand("x", (case.dims["m"], case.dims["n"]), operand_formats(case, 1, encoding)[0], ("m", "n")),)
+
+
+@cache
+def _stored_scale(recipe: str, m: int, n: int, element: str) -> tuple[tuple[int, ...], str]:
+    """Shape and format of the scales, from the quantiser itself on an operand of zeros that takes no memory."""
+    rows, columns = get_recipe(recipe).block
+    shape: tuple[int, ...] = () if (rows, columns) == (0, 0) else (m,) if columns == 0 else (-(-m // rows), -(-n // columns))
+    probe = quantize(np.zeros((1, 1), np.uint16), "bfloat16", recipe, element=element)
+    return shape, probe.scale_format
+
+
+def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
+    element = element_format(case.recipe, case.out_format or None, encoding=encoding).name
+    shape, scale_format = _stored_scale(case.recipe, case.dims["m"], case.dims["n"], element)
+    codes = Output("codes", (case.dims["m"], case.dims["n"]), element, exact=True)
+    return (Output("scale", shape, scale_format, exact=True), codes)
+
+
+def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+    """amax, scale, clamp, cast: the quantiser people write in torch, in float32 throughout."""
+    recipe = get_recipe(case.recipe)
+    element = element_format(recipe, case.out_format or None, encoding="fnuz" if "fnuz" in str(out["codes"].dtype) else "ocp")
+    if recipe.rule not in TORCH_RULES or not hasattr(torch, element.name) or element.bits < 8:
+        raise UnsupportedCase(f"recipe {recipe.name} to {element.name} has no torch expression")
+    x, largest = t["x"].float(), recipe.largest(element)
+    m, n = x.shape
+    rows, columns = recipe.block[0] or max(m, 1), recipe.block[1] or max(n, 1)
+    padded = torch.nn.functional.pad(x, (0, -n % columns, 0, -m % rows))
+    blocks = padded.reshape(padded.shape[0] // rows, rows, padded.shape[1] // columns, columns)
+    amax = blocks.abs().amax(dim=(1, 3), keepdim=True)
+    if recipe.rule in ("max_over_amax", "amax_over_max"):
+        floor = float(np.float32(recipe.floor))
+        if recipe.rule == "max_over_amax":
+            # `scalar / tensor` in torch is reciprocal times scalar, two roundings; a tensor divided by a tensor is one
+            inverse = torch.full_like(amax, largest) / amax.clamp(min=floor)
+            scale = inverse.reciprocal()
+            scaled = blocks * inverse
+        else:
+            scale = (amax / torch.full_like(amax, largest)).clamp(min=floor)
+            scaled = blocks / scale
+        stored = scale
+    else:
+        byte = _e8m0_byte(torch, amax, recipe.rule, element)
+        field = 254 - byte.int()
+        inverse = torch.where(field > 0, field << 23, torch.full_like(field, 1 << 22)).view(torch.float32)
+        scaled = blocks * inverse
+        stored = byte
+    codes = scaled.clamp(-largest, largest).to(getattr(torch, element.name))
+    codes = codes.view(torch.uint8).reshape(padded.shape)[:m, :n].contiguous().view(getattr(torch, element.name))
+    return {"scale": stored.reshape(out["scale"].shape), "codes": codes}
+
+
+def _e8m0_byte(torch: Any, amax: Any, rule: str, element: Any) -> Any:
+    """The shared exponent's byte by a rule of OCP MX 1.0 and its neighbours, from the bits of amax: no logarithm is taken."""
+    emax = int(np.floor(np.log2(element.max)))
+    bits = amax.contiguous().view(torch.int32)
+    finite = bits < 0x7F800000
+    if rule == "even":
+        bits = bits + (1 << (23 - element.fraction_bits - 1))
+    exponent = (bits >> 23) - 127
+    if rule == "ceil":
+        exponent = exponent + ((bits & 0x7FFFFF) != 0).int()
+    if rule == "rceil":
+        top = np.float32(element.max).view(np.int32) & 0x7FFFFF
+        exponent = exponent + ((bits & 0x7FFFFF) > int(top)).int()
+    byte = (exponent - emax).clamp(-127, 127) + 127
+    return torch.where(finite, byte, torch.full_like(byte, 255)).to(torch.uint8)
+
+
+def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
+    x = inputs["x"]
+
+    @cache
+    def quantised() -> dict[str, Coded]:
+        element = element_format(case.recipe, case.out_format or None, encoding=encoding)
+        q = quantize(x.codes, x.format, case.recipe, element=element)
+        return {"scale": Coded(q.scale, q.scale_format), "codes": Coded(q.codes, q.format)}
+
+    def panels(name: str) -> Iterator[Panel]:
+        codes = quantised()[name].codes
+        view = codes.reshape(rows_and_columns(codes.shape))
+        for first, end in row_blocks(codes.shape):
+            yield Panel(first, view[first:end])
+
+    return {o.name: Reference("codes", o.format, o.shape, contract, lambda name=o.name: panels(name)) for o in _outputs(case, encoding)}  # type: ignore[misc]
+
+
+QUANTIZE = OpSpec(
+    name="quantize",
+    family="quantize",
+    equation="x ≈ scale · codes",
+    dims=(("m", "n"),),
+    formats=("float32", "float16", "bfloat16"),
+    out_formats=("fp8_e4m3", "fp8_e5m2", "fp6_e2m3", "fp6_e3m2", "fp4_e2m1", "int8"),
+    operands=_operands,
+    outputs=_outputs,
+    torch=_torch,
+    reference=_reference,
+    contract=lambda case: "exact",
+    recipes=tuple(name for name, r in RECIPES.items() if not r.hadamard and r.rule not in ("nvfp4", "unit")),
+)

@@ -1,0 +1,20 @@
+"""OPS: every op there is. Add an op by writing its OpSpec and listing it here."""
+
+from __future__ import annotations
+
+from accuracy_eval.errors import unknown
+from accuracy_eval.ops.cast import CAST
+from accuracy_eval.ops.gemm import GEMM
+from accuracy_eval.ops.quantize import QUANTIZE
+from accuracy_eval.ops.spec import OpSpec
+from accuracy_eval.ops.special import SPECIAL
+
+OPS: dict[str, OpSpec] = {op.name: op for op in (GEMM, *SPECIAL, CAST, QUANTIZE)}
+
+
+def get_op(name: str) -> OpSpec:
+    """The op of that name; unknown names raise UsageError."""
+    try:
+        return OPS[name]
+    except KeyError:
+        raise unknown("op", name, OPS) from None

@@ -1,0 +1,187 @@
+"""What an op is: operands, outputs, a torch expression, a reference. One OpSpec per op, registered in `ops.registry`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.errors import UsageError, unknown
+from accuracy_eval.formats import Format, concrete, get_family, get_format
+from accuracy_eval.records import Case, Coded, OptionValue
+
+Encoding = Literal["ocp", "fnuz"]
+PANEL_ELEMENTS = 1 << 22  # elements per panel of a reference: 32 MiB of float64
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One input of a case.
+
+    shape    as generated, in the op's canonical orientation (gemm: a [m, k], b [n, k], whatever the layout)
+    format   concrete format of the codes
+    axes     dimension letter of each axis
+    domain   how generated values are brought into the op's domain ("any": not at all)
+    stored   shape the op receives: `shape`, or its transpose
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    axes: tuple[str, ...] = ()
+    domain: str = "any"
+    transposed: bool = False
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        return self.shape[::-1] if self.transposed else self.shape
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of a case: name, shape, concrete format. `exact`: any differing code fails, whatever the contract."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Rows first_row … first_row + len(values) - 1 of a reference, as 2-D [r, cols].
+
+    values  float64 truth before rounding, or codes of the output format (Reference.kind says which)
+    budget  largest |error before output rounding| the contract allows, per element; None where codes must be equal
+    """
+
+    first_row: int
+    values: NDArray[Any]
+    budget: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The truth about one output, streamed in row panels of its 2-D view [prod(shape[:-1]), shape[-1]]."""
+
+    kind: Literal["values", "codes"]
+    format: str
+    shape: tuple[int, ...]
+    contract: str
+    panels: Callable[[], Iterator[Panel]]
+
+
+Inputs = Mapping[str, Coded]
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One operation.
+
+    dims        tuples of dimension letters the op accepts, e.g. (("n",), ("m", "n"))
+    formats     families its operands may have; out_formats: families its output may have besides the operands' own
+    options     name -> default value; a case states only what differs
+    operands    (case, encoding) -> operands in order
+    outputs     (case, encoding) -> outputs in order
+    torch       (torch, case, tensors by operand name, out by output name) -> tensors by output name; `out` holds poisoned tensors
+                the expression writes to where torch offers `out=`, and is ignored where it does not
+    reference   (case, inputs as stored, encoding, contract) -> Reference by output name
+    contract    what a call of this case promises, when the case and candidate state nothing else
+    refuse      (case) -> why this combination does not exist, or None
+    """
+
+    name: str
+    family: str
+    equation: str
+    dims: tuple[tuple[str, ...], ...]
+    formats: tuple[str, ...]
+    operands: Callable[[Case, Encoding], tuple[Operand, ...]]
+    outputs: Callable[[Case, Encoding], tuple[Output, ...]]
+    torch: Callable[[Any, Case, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+    reference: Callable[[Case, Inputs, Encoding, str], dict[str, Reference]]
+    contract: Callable[[Case], str]
+    layouts: tuple[str, ...] = ("",)
+    out_formats: tuple[str, ...] = ()
+    recipes: tuple[str, ...] = ("",)
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    lanes: tuple[str, ...] = ("random",)
+    directions: tuple[str, ...] = ("fwd",)
+    refuse: Callable[[Case], str | None] = lambda case: None
+
+    def option(self, case: Case, name: str) -> OptionValue:
+        """The case's value of an option, else the op's default."""
+        return dict(case.options).get(name, self.options[name])
+
+
+def validate(op: OpSpec, case: Case) -> None:
+    """UsageError naming the first thing about `case` the op does not allow, and everything it does allow."""
+    letters = tuple(name for name, _ in case.shape)
+    if letters not in op.dims:
+        raise unknown(f"{op.name} shape letters", "".join(letters), ["".join(d) for d in op.dims])
+    for name, size in case.shape:
+        if size < 0:
+            raise UsageError(f"{op.name} shape: {name}={size} is negative; sizes are 0 or more")
+    if case.layout not in op.layouts:
+        raise unknown(f"{op.name} layout", case.layout, op.layouts)
+    for part in case.format.split("+"):
+        if get_family(part) not in op.formats:
+            raise unknown(f"{op.name} format", part, op.formats)
+    if case.out_format and get_family(case.out_format) not in (*op.out_formats, *op.formats):
+        raise unknown(f"{op.name} output format", case.out_format, {*op.out_formats, *op.formats})
+    if case.recipe not in op.recipes:
+        raise unknown(f"{op.name} recipe", case.recipe, [r for r in op.recipes if r] or ["(none)"])
+    for option, value in case.options:
+        if option not in op.options:
+            raise unknown(f"{op.name} option", option, op.options or ["(none)"])
+        default = op.options[option]
+        if not isinstance(value, float | int if isinstance(default, float) else type(default)):
+            raise UsageError(f"{op.name} option {option}={value!r}: expected a {type(default).__name__} like {default!r}")
+    if case.lane not in op.lanes:
+        raise unknown(f"{op.name} lane", case.lane, op.lanes)
+    if case.direction not in op.directions:
+        raise unknown(f"{op.name} direction", case.direction, op.directions)
+    reason = op.refuse(case)
+    if reason:
+        raise UsageError(f"{op.name}: {reason}")
+
+
+def operand_formats(case: Case, count: int, encoding: Encoding) -> list[str]:
+    """Concrete format of each of `count` operands; "tfloat32" operands are stored as float32."""
+    parts = [get_family(p) for p in case.format.split("+")]
+    parts = parts * count if len(parts) == 1 else parts
+    if len(parts) != count:
+        raise UsageError(f"{case.op} format {case.format!r} names {len(parts)} formats; the op has {count} operands")
+    return [concrete("float32" if p == "tfloat32" else p, encoding).name for p in parts]
+
+
+def output_format(case: Case, default: str, encoding: Encoding) -> str:
+    """Concrete format of the output: the case's, else `default` (a concrete name)."""
+    if not case.out_format:
+        return default
+    return concrete("float32" if case.out_format == "tfloat32" else case.out_format, encoding).name
+
+
+def format_of(tensor: Any) -> Format:
+    """The format of a torch tensor, by its dtype's name."""
+    return get_format(str(tensor.dtype).removeprefix("torch."))
+
+
+def rows_and_columns(shape: tuple[int, ...]) -> tuple[int, int]:
+    """The 2-D view every panel uses: [prod(shape[:-1]), shape[-1]]; a 1-D array is one row, a 0-D array 1 × 1."""
+    if not shape:
+        return 1, 1
+    rows = 1
+    for size in shape[:-1]:
+        rows *= size
+    return rows, shape[-1]
+
+
+def row_blocks(shape: tuple[int, ...], multiple: int = 128) -> Iterator[tuple[int, int]]:
+    """(first row, end row) of panels of about PANEL_ELEMENTS elements, heights a multiple of `multiple`."""
+    rows, columns = rows_and_columns(shape)
+    height = max(multiple, PANEL_ELEMENTS // max(columns, 1) // multiple * multiple)
+    for first in range(0, rows, height):
+        yield first, min(rows, first + height)

@@ -1,0 +1,106 @@
+"""Special functions, each its own op: y = f(x), forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from accuracy_eval.cpu_ref.special import evaluate, limit
+from accuracy_eval.cpu_ref.special_functions import FUNCTIONS, Function
+from accuracy_eval.formats import decode, get_format, ulp
+from accuracy_eval.ops.spec import (
+    Encoding,
+    Inputs,
+    Operand,
+    OpSpec,
+    Output,
+    Panel,
+    Reference,
+    operand_formats,
+    output_format,
+    row_blocks,
+    rows_and_columns,
+)  # fmt: skip
+from accuracy_eval.records import Case
+
+FORMATS = ("float32", "float64", "float16", "bfloat16")
+
+# (torch, operands, keyword arguments: out= where the function takes it) -> result
+Expression = Callable[[Any, list[Any], dict[str, Any]], Any]
+
+
+def _named(name: str) -> Expression:
+    return lambda torch, x, out: getattr(torch, name)(*x, **out)
+
+
+def _functional(name: str, **fixed: Any) -> Expression:
+    return lambda torch, x, out: getattr(torch.nn.functional, name)(*x, **fixed)
+
+
+TORCH: dict[str, Expression] = {
+    **{name: _named(name) for name in (
+        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sigmoid", "tanh", "erf", "sin", "cos",
+        "pow",
+    )},
+    "gelu": _functional("gelu"),
+    "gelu-tanh": _functional("gelu", approximate="tanh"),
+    "silu": _functional("silu"),
+    "softplus": _functional("softplus"),
+}  # fmt: skip
+
+
+def operand_names(function: Function) -> tuple[str, ...]:
+    return ("x", "y")[: function.arity]
+
+
+def _op(function: Function) -> OpSpec:
+    def operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
+        shape, letters = tuple(size for _, size in case.shape), tuple(letter for letter, _ in case.shape)
+        formats = operand_formats(case, function.arity, encoding)
+        names = operand_names(function)
+        return tuple(Operand(n, shape, f, letters, d) for n, f, d in zip(names, formats, function.turbo, strict=True))
+
+    def outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
+        x = operands(case, encoding)[0]
+        return (Output("result", x.shape, output_format(case, x.format, encoding)),)
+
+    def expression(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+        keep = {"out": out["result"]} if "result" in out else {}
+        return {"result": TORCH[function.name](torch, [t[n] for n in operand_names(function)], keep)}
+
+    def reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
+        output = outputs(case, encoding)[0]
+        given = [inputs[n] for n in operand_names(function)]
+
+        def panels() -> Iterator[Panel]:
+            views = [g.codes.reshape(rows_and_columns(g.shape)) for g in given]
+            for first, end in row_blocks(output.shape):
+                x, *more = (decode(v[first:end], g.format) for v, g in zip(views, given, strict=True))
+                truth = evaluate(function, x, *more)
+                yield Panel(first, truth, allowed(function, x, truth, output.format))
+
+        return {"result": Reference("values", output.format, output.shape, contract, panels)}
+
+    return OpSpec(
+        name=function.name,
+        family="special",
+        equation=f"y = {function.formula.split(';')[0]}",
+        dims=(("n",), ("m", "n")),
+        formats=FORMATS,
+        operands=operands,
+        outputs=outputs,
+        torch=expression,
+        reference=reference,
+        contract=lambda case: "",
+    )
+
+
+def allowed(function: Function, x: np.ndarray[Any, Any], truth: np.ndarray[Any, Any], fmt: str) -> np.ndarray[Any, Any]:
+    """Largest error before output rounding: the documented limit less the half ulp that rounding itself may add, at least 0."""
+    with np.errstate(invalid="ignore"):
+        return np.maximum(limit(function, x, truth, fmt) - ulp(truth, get_format(fmt)) / 2, 0.0)
+
+
+SPECIAL: tuple[OpSpec, ...] = tuple(_op(f) for f in FUNCTIONS.values() if f.name in TORCH)
