@@ -1,1 +1,37 @@
-"""accuracy-eval: does AMD match NVIDIA and the CPU on this math, and if not, who is off, where, and why?"""
+"""accuracy-eval: does AMD match NVIDIA and the CPU on this math, and if not, who is off, where, and why?
+
+Names are loaded on first use: importing the package imports nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accuracy_eval.backends.candidates import candidate
+    from accuracy_eval.compare import compare_dumps
+    from accuracy_eval.errors import AccuracyEvalError
+    from accuracy_eval.report import load_results, write_reports
+    from accuracy_eval.version import __version__
+
+_HOME = {
+    "AccuracyEvalError": "errors",
+    "candidate": "backends.candidates",
+    "compare_dumps": "compare",
+    "load_results": "report",
+    "write_reports": "report",
+    "__version__": "version",
+}
+__all__ = ["AccuracyEvalError", "__version__", "candidate", "compare_dumps", "load_results", "write_reports"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

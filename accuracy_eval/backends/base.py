@@ -1,0 +1,74 @@
+"""What a backend is: it prepares a case's operands on a device and runs a candidate on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from numpy.typing import NDArray
+
+from accuracy_eval.backends.candidates import Candidate
+from accuracy_eval.records import Case
+
+Codes = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """An operand as generated: canonical orientation, digest (ready when the future is), codes on the host on demand."""
+
+    name: str
+    format: str
+    shape: tuple[int, ...]
+    sha256: Future[str]
+    codes: Callable[[], Codes]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A case with its operands where the backend wants them."""
+
+    case: Case
+    sources: tuple[Source, ...]
+    tensors: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One output of a run: every distinct result of the repeats, first seen first, as codes on the host (ready when the futures are)."""
+
+    name: str
+    format: str
+    shape: tuple[int, ...]
+    codes: tuple[Future[Codes], ...]
+    never_written: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a candidate gave for a case."""
+
+    results: tuple[Result, ...]
+    repeats: int
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """A device, or a model of one. `encoding` decides how fp8 families are stored ("ocp" or "fnuz")."""
+
+    name: str
+    encoding: Literal["ocp", "fnuz"]
+
+    def platform(self) -> dict[str, Any]:
+        """Flat provenance of the device: name -> value, None where unknown."""
+
+    def candidates(self, op: str) -> tuple[Candidate, ...]:
+        """Every candidate registered for the op, `default` first."""
+
+    def prepare(self, case: Case) -> Prepared:
+        """Operands of the case on the device. UnsupportedCase when the device has no such format."""
+
+    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int) -> Outcome:
+        """Run `repeats` times on poisoned outputs. UnsupportedCase with the library's reason; anything else is an error of the case."""

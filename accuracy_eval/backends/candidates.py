@@ -1,0 +1,102 @@
+"""Candidates: the implementations of an op that a device offers, and the user's own.
+
+import accuracy_eval as ae
+
+@ae.candidate("gemm", name="mine")
+def mine(case, tensors, out):            # out is optional: drop the parameter if the kernel allocates its result
+    return {"d": my_kernel(tensors["a"], tensors["b"])}      # a lone tensor stands for the op's only output
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accuracy_eval.errors import UsageError
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.records import Case
+
+Run = Callable[[Any, Case, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One implementation of an op.
+
+    run       (torch, case, tensors, out) -> outputs by name
+    supports  (case, platform) -> why it cannot take the case, or None. A candidate that says no is recorded as filtered
+    contract  what its calls promise where that differs from the op's default; "" is the default
+    """
+
+    op: str
+    name: str
+    run: Run
+    supports: Callable[[Case, Mapping[str, Any]], str | None] = lambda case, platform: None
+    contract: str = ""
+
+
+_USER: dict[tuple[str, str], Candidate] = {}
+
+
+def default_candidate(op: str) -> Candidate:
+    """What the framework picks when nobody asks for anything else."""
+    return Candidate(op, "default", get_op(op).torch)
+
+
+def registered(op: str) -> tuple[Candidate, ...]:
+    """Every candidate of the op: `default`, then the user's in order of registration."""
+    return (default_candidate(op), *(c for (name, _), c in _USER.items() if name == op))
+
+
+def candidate(
+    op: str,
+    *,
+    name: str,
+    supports: Callable[[Case, Mapping[str, Any]], str | None] | None = None,
+    contract: str = "",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as an implementation of `op`: called as f(case, tensors[, out]) on torch tensors as stored.
+
+    It returns a dict of outputs by name, or the op's only output. UsageError for an unknown op, the name "default", or a name taken.
+    """
+    get_op(op)
+    if name == "default" or not name or any(c in name for c in "/@. \n\t\0"):
+        raise UsageError(f"candidate name {name!r}: 'default' is the framework's; allowed: a name without '/', '@', '.', spaces")
+    if (op, name) in _USER:
+        raise UsageError(f"candidate {name!r} of {op} is registered twice; give the second another name")
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        takes_out = "out" in inspect.signature(function).parameters
+
+        def run(torch: Any, case: Case, tensors: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+            found = function(case, tensors, out=out) if takes_out else function(case, tensors)
+            if isinstance(found, dict):
+                return found
+            names = [o.name for o in get_op(op).outputs(case, "ocp")]
+            if len(names) != 1:
+                raise UsageError(f"candidate {name!r} returned one tensor; {op} has outputs {', '.join(names)}: return a dict")
+            return {names[0]: found}
+
+        _USER[op, name] = Candidate(op, name, run, supports or (lambda case, platform: None), contract)
+        return function
+
+    return register
+
+
+def load_plugin(path: str) -> None:
+    """Run a Python file that registers candidates. UsageError when it cannot be read; its own exceptions pass through."""
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"plugin {path}: no such file")
+    name = f"accuracy_eval_plugin_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"plugin {path}: not a Python file (expected a name ending in .py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)

@@ -1,0 +1,28 @@
+"""Backends by the name a user gives."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from accuracy_eval.backends.reference import ReferenceBackend
+from accuracy_eval.backends.torch_device import TorchBackend, import_torch
+from accuracy_eval.errors import MissingDependency, unknown
+
+DEVICES = ("auto", "cpu", "cuda", "cuda:N", "reference")
+
+
+def open_backend(device: str, encoding: Literal["ocp", "fnuz"] = "ocp") -> TorchBackend | ReferenceBackend:
+    """The backend of a device name. "auto": the GPU torch sees, else its CPU, else the reference. Unknown names raise UsageError."""
+    if device == "reference":
+        return ReferenceBackend(encoding)
+    if device == "auto":
+        try:
+            torch = import_torch()
+        except MissingDependency:
+            return ReferenceBackend(encoding)
+        return TorchBackend("cuda:0" if torch.cuda.is_available() else "cpu", torch=torch)
+    if device == "cuda":
+        return TorchBackend("cuda:0")
+    if device == "cpu" or (device.startswith("cuda:") and device[5:].isdigit()):
+        return TorchBackend(device)
+    raise unknown("device", device, DEVICES)

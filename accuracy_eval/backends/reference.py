@@ -1,0 +1,78 @@
+"""The reference as a device: the float64 truth rounded once, by numpy, without torch. A dump of it needs no GPU and no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.backends import platform
+from accuracy_eval.backends.base import Outcome, Prepared, Result, Source
+from accuracy_eval.backends.candidates import Candidate
+from accuracy_eval.digests import sha256_codes
+from accuracy_eval.errors import UnsupportedCase
+from accuracy_eval.formats import encode, get_format
+from accuracy_eval.ops.operands import operand_codes, stored_inputs
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.ops.spec import Reference, rows_and_columns
+from accuracy_eval.records import Case
+
+Codes = NDArray[Any]
+
+
+def _ready(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def rounded_codes(reference: Reference) -> Codes:
+    """The whole reference as codes of its output format: values rounded once to nearest even, codes as they are."""
+    rows, columns = rows_and_columns(reference.shape)
+    codes = np.zeros((rows, columns), get_format(reference.format).storage)
+    for panel in reference.panels():
+        end = panel.first_row + len(panel.values)
+        codes[panel.first_row : end] = panel.values if reference.kind == "codes" else encode(panel.values, reference.format)
+    return codes.reshape(reference.shape)
+
+
+class ReferenceBackend:
+    """Every case, computed by cpu_ref and rounded once."""
+
+    name = "reference"
+
+    def __init__(self, encoding: Literal["ocp", "fnuz"] = "ocp") -> None:
+        self.encoding: Literal["ocp", "fnuz"] = encoding
+
+    def platform(self) -> dict[str, Any]:
+        return {**platform.detect_numpy(), "label": "reference", "fp8_encoding": self.encoding}
+
+    def candidates(self, op: str) -> tuple[Candidate, ...]:
+        def run(torch: Any, case: Case, tensors: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+            raise UnsupportedCase("the reference backend runs no torch expression")
+
+        return (Candidate(op, "default", run),)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def prepare(self, case: Case) -> Prepared:
+        spec = get_op(case.op)
+        codes = operand_codes(spec, case, self.encoding)
+        sources = tuple(
+            Source(o.name, o.format, o.shape, _ready(sha256_codes(codes[o.name])), _ready(codes[o.name]).result)
+            for o in spec.operands(case, self.encoding)
+        )
+        return Prepared(case, sources, stored_inputs(spec, case, self.encoding, codes))
+
+    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int) -> Outcome:
+        case = prepared.case
+        spec = get_op(case.op)
+        references = spec.reference(case, prepared.tensors, self.encoding, spec.contract(case))
+        results = [
+            Result(o.name, o.format, o.shape, (_ready(rounded_codes(references[o.name])),)) for o in spec.outputs(case, self.encoding)
+        ]
+        return Outcome(tuple(results), 1)

@@ -1,0 +1,235 @@
+"""torch on a CUDA, ROCm or CPU device: one code path, the vendor decided by the build (torch.version.hip), never by a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.backends import flags, platform
+from accuracy_eval.backends.base import Outcome, Prepared, Result, Source
+from accuracy_eval.backends.candidates import Candidate, registered
+from accuracy_eval.digests import sha256_codes
+from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError
+from accuracy_eval.formats import get_format
+from accuracy_eval.ops.operands import operand_codes, random_codes
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.ops.spec import Operand, Output
+from accuracy_eval.records import Case
+from accuracy_eval.threads import thread_count
+
+Codes = NDArray[Any]
+POISONS = (0xFF, 0xA5)  # bytes; the first is NaN in every IEEE format, the second a finite number: no kernel writes both
+ON_DEVICE_ELEMENTS = 1 << 18  # smaller operands are made on the host: a launch costs more than the copy
+MISALIGNED_OFFSET = 3  # elements
+ROW_PADDING = 16  # elements added to the row stride of strided and misaligned operands
+_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+def import_torch() -> Any:
+    """The torch module. MissingDependency says what to install."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependency(
+            "this needs torch, which is not installed; install your vendor's build (or pip install 'accuracy-eval[torch]'), "
+            "or use --device reference, which needs none"
+        ) from error
+    return torch
+
+
+class TorchBackend:
+    """Runs candidates through torch on one device ("cpu", "cuda:0"; on ROCm builds "cuda" is the AMD GPU)."""
+
+    def __init__(self, device: str = "cpu", *, torch: Any = None) -> None:
+        self.torch = torch if torch is not None else import_torch()
+        self.device = device
+        self.on_gpu = device != "cpu"
+        if self.on_gpu and not self.torch.cuda.is_available():
+            raise UsageError(f"device {device!r}: torch {self.torch.__version__} sees no GPU; allowed here: cpu, reference")
+        self._platform = platform.detect(self.torch, device)
+        self.name = device
+        self.encoding: Literal["ocp", "fnuz"] = "fnuz" if self._platform.get("fp8_encoding") == "fnuz" else "ocp"
+        self._pool = ThreadPoolExecutor(max(2, min(16, thread_count())), thread_name_prefix="digest")
+
+    def platform(self) -> dict[str, Any]:
+        return dict(self._platform)
+
+    def candidates(self, op: str) -> tuple[Candidate, ...]:
+        return registered(op)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+    # operands
+
+    def prepare(self, case: Case) -> Prepared:
+        """Operands on the device in stored orientation, digests of their canonical codes under way on host threads."""
+        spec = get_op(case.op)
+        operands = spec.operands(case, self.encoding)
+        for o in operands:
+            self.dtype(o.format)
+        if case.format == "tfloat32" and not self.on_gpu:
+            raise UnsupportedCase("TF32 is a mode of GPU matrix units; this is a CPU")
+        made = {} if case.lane == "random" else operand_codes(spec, case, self.encoding)
+        sources, tensors = [], {}
+        for o in operands:
+            source, tensor = self._operand(case, o, made.get(o.name))
+            sources.append(source)
+            tensors[o.name] = self._place(
+                tensor.t().contiguous() if o.transposed else tensor, case.input_class if case.lane == "random" else ""
+            )
+        return Prepared(case, tuple(sources), tensors)
+
+    def _operand(self, case: Case, o: Operand, codes: Codes | None) -> tuple[Source, Any]:
+        elements = int(np.prod(o.shape, dtype=np.int64))
+        large = (
+            self.on_gpu
+            and codes is None
+            and elements >= ON_DEVICE_ELEMENTS
+            and o.domain == "any"
+            and case.option("c", "values") == "values"
+        )
+        if large:
+            from accuracy_eval.backends import torch_inputs
+
+            large = torch_inputs.supports(case.input_class, o.format)
+        if large:
+            tensor = torch_inputs.generate(self.torch, self.device, case.op, o.name, o.shape, case.input_class, case.seed, o.format)
+            host = self._to_host(tensor, o.format)
+        else:
+            found = codes if codes is not None else random_codes(case, o, compiled=False if self.on_gpu else None)
+            tensor = self.to_device(found, o.format)
+            host = self._pool.submit(lambda: found)
+        digest = self._pool.submit(lambda: sha256_codes(host.result()))
+        return Source(o.name, o.format, o.shape, digest, host.result), tensor
+
+    def _place(self, tensor: Any, input_class: str) -> Any:
+        """Views that libraries treat differently: rows wider apart than they are long, and a base 3 elements off alignment."""
+        if input_class not in ("misaligned", "strided"):
+            return tensor
+        offset = MISALIGNED_OFFSET if input_class == "misaligned" else 0
+        shape = tensor.shape if tensor.dim() == 2 else (1, tensor.numel())
+        stride = -(-shape[1] // ROW_PADDING) * ROW_PADDING + ROW_PADDING
+        buffer = self.torch.zeros(shape[0] * stride + offset + ROW_PADDING, dtype=tensor.dtype, device=self.device)
+        view = buffer.as_strided(tuple(shape), (stride, 1), offset)
+        view.copy_(tensor.reshape(shape))
+        return view if tensor.dim() == 2 else view[0]
+
+    # codes between host and device
+
+    def dtype(self, fmt: str) -> Any:
+        """The torch dtype of a format. UnsupportedCase when this torch has none."""
+        dtype = getattr(self.torch, fmt, None)
+        if dtype is None:
+            raise UnsupportedCase(f"torch {self.torch.__version__} has no dtype {fmt}")
+        return dtype
+
+    def to_device(self, codes: Codes, fmt: str) -> Any:
+        """A tensor of the format's dtype holding these codes, bit for bit."""
+        width = codes.dtype.itemsize
+        integers = np.ascontiguousarray(codes).view(_INTEGERS[width])
+        return self.torch.from_numpy(integers.copy() if not integers.flags.writeable else integers).to(self.device).view(self.dtype(fmt))
+
+    def _integers(self, tensor: Any) -> Any:
+        return tensor.contiguous().view(getattr(self.torch, _INTEGERS[tensor.element_size()]))
+
+    def _to_host(self, tensor: Any, fmt: str) -> Future[Codes]:
+        """The tensor's codes on the host: copied through pinned memory, ready when the copy's event has passed."""
+        storage = get_format(fmt).storage
+        integers = self._integers(tensor)
+        if not self.on_gpu:
+            return self._pool.submit(lambda: integers.numpy().view(storage))
+        host = self.torch.empty(integers.shape, dtype=integers.dtype, pin_memory=True)
+        host.copy_(integers, non_blocking=True)
+        event = self.torch.cuda.Event()
+        event.record()
+
+        def wait() -> Codes:
+            event.synchronize()
+            keep = integers  # alive until the copy is done
+            del keep
+            found: Codes = host.numpy().view(storage)
+            return found
+
+        return self._pool.submit(wait)
+
+    # running
+
+    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int) -> Outcome:
+        case = prepared.case
+        outputs = get_op(case.op).outputs(case, self.encoding)
+        for o in outputs:
+            if get_format(o.format).storage.itemsize > 1 or hasattr(self.torch, o.format):
+                self.dtype(o.format)
+        reason = candidate.supports(case, self._platform)
+        if reason:
+            raise UnsupportedCase(reason)
+        found: list[dict[str, Any]] = []
+        with flags.case_flags(self.torch, tf32=case.format == "tfloat32"):
+            for index in range(max(1, repeats)):
+                out = {o.name: self._poisoned(o, POISONS[index % 2]) for o in outputs}
+                result = self._call(candidate, prepared, out)
+                self._check(candidate, outputs, result)
+                found.append(result)
+                del out
+        if self.on_gpu:
+            self.torch.cuda.synchronize()
+        return Outcome(tuple(self._result(o, [r[o.name] for r in found]) for o in outputs), len(found))
+
+    def _call(self, candidate: Candidate, prepared: Prepared, out: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return candidate.run(self.torch, prepared.case, prepared.tensors, out)
+        except UnsupportedCase:
+            raise
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            if isinstance(error, NotImplementedError) or "not implemented for" in str(error) or "not supported" in str(error):
+                raise UnsupportedCase(f"torch {self.torch.__version__}: {str(error).splitlines()[0]}") from error
+            raise
+
+    def _check(self, candidate: Candidate, outputs: tuple[Output, ...], result: Mapping[str, Any]) -> None:
+        for o in outputs:
+            if o.name not in result:
+                raise UsageError(f"candidate {candidate.name!r} gave outputs {', '.join(result) or 'none'}; the op has {o.name}")
+            shape, size = tuple(result[o.name].shape), result[o.name].element_size()
+            if shape != o.shape or size != get_format(o.format).storage.itemsize:
+                raise UsageError(
+                    f"candidate {candidate.name!r} output {o.name}: shape {list(shape)} of {size}-byte elements; "
+                    f"expected {list(o.shape)} of {o.format}"
+                )
+
+    def _poisoned(self, output: Output, byte: int) -> Any:
+        """A tensor for `out=` whose every byte is `byte`. Unused it is freed, and the allocator gives its bytes to the kernel's output."""
+        size = get_format(output.format).storage.itemsize
+        dtype = getattr(self.torch, output.format, self.torch.uint8)
+        tensor = self.torch.empty(output.shape, dtype=self.torch.uint8 if size == 1 else dtype, device=self.device)
+        tensor.view(getattr(self.torch, _INTEGERS[size])).fill_(_pattern(byte, size))
+        return tensor.view(dtype)
+
+    def _result(self, output: Output, tensors: list[Any]) -> Result:
+        integers = [self._integers(t.detach()) for t in tensors]
+        distinct: list[Any] = []
+        for t in integers:
+            if not any(self.torch.equal(t, d) for d in distinct):
+                distinct.append(t)
+        unwritten = 0
+        if len(integers) > 1:
+            size = integers[0].element_size()
+            first, second = ((t == _pattern(p, size)) for t, p in zip(integers, POISONS, strict=False))
+            unwritten = int((first & second).sum())
+        hosts: list[Future[Codes]] = [self._to_host(t, output.format) for t in distinct]
+        return Result(output.name, output.format, output.shape, tuple(hosts), unwritten)
+
+
+def _pattern(byte: int, size: int) -> int:
+    """The integer whose every byte is `byte`, as the signed (1 byte: unsigned) integer torch holds."""
+    value = int.from_bytes(bytes([byte] * size), "little")
+    return value if size == 1 or value < 1 << (8 * size - 1) else value - (1 << (8 * size))
+
+
+def factory(device: str) -> Callable[[], TorchBackend]:
+    """A way to build the backend later, in a worker."""
+    return lambda: TorchBackend(device)

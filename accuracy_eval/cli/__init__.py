@@ -1,0 +1,104 @@
+"""The command line: arguments, progress, exit codes. No numerics here, and nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+_COMMANDS = {
+    "dump": "accuracy_eval.cli.dump",
+    "transfer": "accuracy_eval.cli.transfer",
+    "compare": "accuracy_eval.cli.compare",
+    "report": "accuracy_eval.cli.report",
+    "inspect": "accuracy_eval.cli.files",
+    "merge": "accuracy_eval.cli.files",
+    "list": "accuracy_eval.cli.listing",
+    "demo": "accuracy_eval.cli.demo",
+}
+_SUMMARIES = {
+    "dump": "Run a suite on a device and store inputs' digests and outputs.",
+    "transfer": "Move dumps between hosts over SSH, verified at both ends.",
+    "compare": "Judge dumps against the reference and each other; write reports.",
+    "report": "Render reports again from a results.json.",
+    "inspect": "Print what a dump holds.",
+    "merge": "Join shards and parts into one dump.",
+    "list": "Print the ops, formats, suites, gates and devices there are.",
+    "demo": "Compare this machine with a packaged H200 dump and the reference.",
+}
+
+
+class _Lazy(click.Group):
+    """Loads a command's module when it is used: `--help` imports click and nothing else."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        from importlib import import_module
+
+        module = import_module(_COMMANDS[cmd_name])
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _SUMMARIES[name]) for name in _COMMANDS])
+
+
+EXIT_CODES = """\b
+Exit codes: 0 everything judged passed (warnings and unsupported cases are counted); 1 a failure, a missing case or an error;
+2 inputs differ, nothing could be judged, a wrong argument, an unreadable file, an SSH failure."""
+
+
+def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from accuracy_eval.version import __version__
+
+        click.echo(f"accuracy-eval {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=EXIT_CODES)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version and exit.")
+def cli() -> None:
+    """Does AMD match NVIDIA and the CPU on this math, and if not, who is off, where, and why?
+
+    \b
+    accuracy-eval dump smoke -o a.h5            on each machine (CUDA, ROCm, CPU, or no torch at all)
+    accuracy-eval transfer a.h5 user@host:dumps/
+    accuracy-eval compare a.h5 b.h5             verdicts, who is off, reports
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: every expected error is one message on stderr."""
+    from accuracy_eval.errors import AccuracyEvalError
+
+    try:
+        result: Any = cli.main(args=list(arguments) if arguments is not None else None, prog_name="accuracy-eval", standalone_mode=False)
+    except AccuracyEvalError as error:
+        notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
+        click.echo(f"accuracy-eval: {error}{notes}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("accuracy-eval: interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    return int(result or 0)
+
+
+def main() -> None:
+    """Entry point of the command `accuracy-eval`."""
+    sys.exit(run())

@@ -1,0 +1,93 @@
+"""accuracy-eval compare."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from accuracy_eval.cli.progress import progress
+from accuracy_eval.cli.selection import selection
+
+if TYPE_CHECKING:
+    from accuracy_eval.records import Case, Results
+
+
+@click.command("compare", short_help="Judge dumps against the reference and each other; write reports.")
+@click.argument("dumps", nargs=-1, required=True, type=click.Path())
+@click.option("--label", "labels", multiple=True, help="Name of each dump in the report, in order (default: the device's).")
+@click.option(
+    "--reference", type=click.Choice(["full", "none"]), default="full", show_default=True, help="Judge by the float64 truth, or not."
+)
+@click.option("--gates", default="default", show_default=True, help="Profile of limits: a built-in name or a .toml file.")
+@click.option("--case", "cases", multiple=True, metavar="ID", help="Only this case id.")
+@selection
+@click.option("--cross-format", is_flag=True, help="Compare fp8 encodings (OCP, FNUZ) of one family by value.")
+@click.option("--no-verify", is_flag=True, help="Skip the check of stored digests.")
+@click.option("--to", "forms", default="xlsx,json", show_default=True, help="Reports to write: xlsx,json,csv,md,junit; none for no file.")
+@click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
+@click.option("--strict", is_flag=True, help="A warning exits with 1.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress, no table.")
+@click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout.")
+def compare_command(dumps: tuple[str, ...], strict: bool, quiet: bool, as_json: bool, forms: str, out: str | None, **options: Any) -> int:
+    """Judge DUMPS (files or folders of parts) and write reports.
+
+    \b
+    accuracy-eval compare mi300x.h5 h200.h5
+    accuracy-eval compare mi300x.h5 h200.h5 --gates turbo --op gemm --to json
+    accuracy-eval compare h200.h5                       one dump against the reference alone
+    """
+    from accuracy_eval.compare import compare_dumps
+
+    keep = _filter({n: options.pop(n) for n in ("ops", "shapes", "formats", "layouts", "recipes", "inputs", "lanes", "directions")})
+    with progress("compare", quiet=quiet or as_json) as update:
+        results = compare_dumps(
+            *dumps, labels=options["labels"], reference=options["reference"], gates=options["gates"], cases=options["cases"], keep=keep,
+            cross_format=options["cross_format"], verify=not options["no_verify"], progress=update,
+        )  # fmt: skip
+    return present(results, forms=forms, out=out, strict=strict, quiet=quiet, as_json=as_json)
+
+
+def _filter(chosen: dict[str, tuple[str, ...]]) -> Callable[[Case], bool]:
+    from accuracy_eval.cases import filter_cases
+
+    filter_cases([], **chosen)  # unknown names are an error even when no case is read
+    return lambda case: bool(filter_cases([case], **chosen))
+
+
+def present(results: Results, *, forms: str, out: str | None, strict: bool, quiet: bool, as_json: bool) -> int:
+    """Write the reports, print table or JSON, and return the exit code."""
+    from accuracy_eval.records import Verdict, to_json
+    from accuracy_eval.report import write_reports
+
+    wanted = tuple(f for f in forms.split(",") if f and f != "none")
+    folder = Path(out) if out else Path("reports") / "-vs-".join(d.label for d in results.dumps)
+    written = write_reports(results, folder, to=wanted) if wanted else []
+    if as_json:
+        import json
+
+        click.echo(json.dumps(to_json(results), allow_nan=False))
+    elif not quiet:
+        from accuracy_eval.report import console_table
+
+        width = _terminal_width() if sys.stdout.isatty() else 80
+        click.echo(console_table(results, width=width, color=_color()))
+        for path in written:
+            click.echo(f"  {path}")
+    warned = any(t.verdict is Verdict.WARN for t in results.tensors)
+    return max(results.exit_code, 1) if strict and warned else results.exit_code
+
+
+def _terminal_width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def _color() -> bool:
+    import os
+
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

@@ -1,0 +1,71 @@
+"""accuracy-eval inspect and merge."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+
+@click.command("inspect", short_help="Print what a dump holds.")
+@click.argument("dump", type=click.Path())
+@click.option("--case", "case", metavar="ID", help="Every tensor of one case.")
+@click.option("--platform", "platform", is_flag=True, help="Where it was made: device, versions, switches, variables.")
+@click.option("--verify", is_flag=True, help="Check every stored digest and the file's structure.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def inspect_command(dump: str, case: str | None, platform: bool, verify: bool, as_json: bool) -> int:
+    """Print suite, device, cases and digests of DUMP (a file or a folder of parts).
+
+    \b
+    accuracy-eval inspect h200.h5 --verify
+    accuracy-eval inspect h200.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42
+    """
+    from accuracy_eval.records import to_json
+    from accuracy_eval.store import Dump
+
+    d = Dump.open(dump)
+    if verify:
+        d.check_structure()
+        checked = d.verify_all()
+        click.echo(f"{dump}: {checked} tensors, every digest matches", err=True)
+    if as_json:
+        found: Any = [to_json(r) for r in d.records if case is None or r.id == case]
+        click.echo(json.dumps({"info": d.info, "content_digest": d.content_digest, "platform": d.platform, "records": found}, default=str))
+        return 0
+    if platform:
+        for name, value in sorted(d.platform.items()):
+            click.echo(f"{name:32s} {'-' if value is None else value if isinstance(value, str) else json.dumps(value, default=str)}")
+        return 0
+    if case is not None:
+        record = d.record(case)
+        click.echo(f"{record.id}  candidate {record.candidate}  {record.status} {record.reason}")
+        click.echo(f"contract {record.contract or 'none'}, {record.repeats} repeats")
+        for t in record.tensors:
+            click.echo(f"  {t.role:7s} {t.name:10s} {t.format:16s} {list(t.shape)!s:20s} {t.sha256}")
+        return 0
+    click.echo(
+        f"{dump}: suite {d.info.get('suite')}, device {d.platform.get('device_name') or d.platform.get('label')}, {len(d.records)} results"
+    )
+    click.echo(f"content digest {d.content_digest}")
+    for r in d.records:
+        candidate = "" if r.candidate == "default" else f" @{r.candidate}"
+        outputs = " ".join(f"{t.name}:{t.sha256[:8]}" for t in r.tensors if t.role == "output")
+        click.echo(f"  {r.id}{candidate}  {r.status} {outputs}{r.reason and ' ' + r.reason}")
+    return 0
+
+
+@click.command("merge", short_help="Join shards and parts into one dump.")
+@click.argument("dumps", nargs=-1, required=True, type=click.Path())
+@click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="The dump to write; may be one of the inputs.")
+def merge_command(dumps: tuple[str, ...], out: str) -> int:
+    """Join DUMPS of one device (shards, folders of parts) into OUT. Merging again changes nothing.
+
+    \b
+    accuracy-eval merge shard0.h5 shard1.h5 -o all.h5
+    """
+    from accuracy_eval.store import Dump, merge
+
+    path = merge(list(dumps), out)
+    click.echo(f"{path}: {len(Dump.open(path).records)} results, content digest {Dump.open(path).content_digest}")
+    return 0

@@ -1,0 +1,155 @@
+"""accuracy-eval list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+Table = list[dict[str, Any]]
+
+
+def _ops() -> Table:
+    from accuracy_eval.ops.registry import OPS
+
+    return [
+        {"op": o.name, "family": o.family, "equation": o.equation, "formats": ", ".join(o.formats), "directions": ", ".join(o.directions),
+         "lanes": ", ".join(o.lanes)}
+        for o in OPS.values()
+    ]  # fmt: skip
+
+
+def _formats() -> Table:
+    from accuracy_eval.formats import FORMATS
+
+    return [
+        {"format": f.name, "family": f.family, "bits": f.bits, "exponent": f.exponent_bits, "fraction": f.fraction_bits, "bias": f.bias,
+         "max": f"{f.max:g}", "smallest": f"{f.smallest_subnormal:g}", "specials": f.specials, "overflow": f.overflow}
+        for f in FORMATS.values()
+    ]  # fmt: skip
+
+
+def _suites() -> Table:
+    from accuracy_eval.cases import builtin_suites, load_suite
+
+    return [{"suite": n, "cases": len(load_suite(n, huge=True).cases), "description": text} for n, text in builtin_suites().items()]
+
+
+def _metrics() -> Table:
+    from accuracy_eval.metrics.registry import METRICS
+
+    return [{"metric": m.name, "unit": m.unit, "better": m.better, "definition": m.definition} for m in METRICS.values()]
+
+
+def _gates() -> Table:
+    from accuracy_eval.gates import builtin_profiles, load_profile
+
+    rows = []
+    for name in builtin_profiles():
+        for g in load_profile(name).info():
+            rows.append(
+                {
+                    "profile": name,
+                    "gate": g.gate,
+                    "limit": f"{g.metric} {g.comparison} {g.limit}",
+                    "applies to": g.applies_to,
+                    "source": g.source,
+                }
+            )
+    return rows
+
+
+def _contracts() -> Table:
+    from accuracy_eval.contracts import CONTRACTS
+
+    return [{"contract": c.name, "promise": c.sentence, "source": c.source} for c in CONTRACTS.values()]
+
+
+def _recipes() -> Table:
+    from accuracy_eval.quantize import RECIPES
+
+    return [{"recipe": r.name, "granularity": str(r.granularity), "rule": r.rule, "element": r.element} for r in RECIPES.values()]
+
+
+def _inputs() -> Table:
+    from accuracy_eval.inputs import INPUT_CLASSES
+
+    return [{"input": name, "description": c.sentence} for name, c in INPUT_CLASSES.items()]
+
+
+def _candidates() -> Table:
+    from accuracy_eval.backends.candidates import registered
+    from accuracy_eval.ops.registry import OPS
+
+    return [{"op": op, "candidates": ", ".join(c.name for c in registered(op))} for op in OPS]
+
+
+def _devices() -> Table:
+    from accuracy_eval.backends.torch_device import import_torch
+    from accuracy_eval.errors import MissingDependency
+
+    rows: Table = [{"device": "reference", "name": "float64 truth, numpy"}]
+    try:
+        torch = import_torch()
+    except MissingDependency as error:
+        return [*rows, {"device": "cpu, cuda", "name": str(error)}]
+    rows.append({"device": "cpu", "name": f"torch {torch.__version__}"})
+    if torch.cuda.is_available():
+        rows += [{"device": f"cuda:{i}", "name": torch.cuda.get_device_name(i)} for i in range(torch.cuda.device_count())]
+    return rows
+
+
+_TABLES: dict[str, Callable[[], Table]] = {
+    "ops": _ops, "formats": _formats, "recipes": _recipes, "contracts": _contracts, "metrics": _metrics, "gates": _gates,
+    "suites": _suites, "inputs": _inputs, "candidates": _candidates, "devices": _devices,
+}  # fmt: skip
+
+
+@click.command("list", short_help="Print the ops, formats, suites, gates and devices there are.")
+@click.argument("what", type=click.Choice(list(_TABLES)), default="ops")
+@click.option("--suite", help="The case ids of this suite instead.")
+@click.option("--markdown", is_flag=True, help="As a Markdown table.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Python file that registers candidates.")
+def list_command(what: str, suite: str | None, markdown: bool, as_json: bool, plugins: tuple[str, ...]) -> int:
+    """Print a table of WHAT there is: one row a registered thing.
+
+    \b
+    accuracy-eval list suites
+    accuracy-eval list --suite smoke
+    accuracy-eval list ops --markdown
+    """
+    for plugin in plugins:
+        from accuracy_eval.backends.candidates import load_plugin
+
+        load_plugin(plugin)
+    if suite:
+        from accuracy_eval.cases import case_id, load_suite
+
+        ids = [case_id(c) for c in load_suite(suite, huge=True).cases]
+        click.echo(json.dumps(ids) if as_json else "\n".join(ids))
+        return 0
+    rows = _TABLES[what]()
+    if as_json:
+        click.echo(json.dumps(rows))
+    else:
+        click.echo(_markdown(rows) if markdown else _plain(rows))
+    return 0
+
+
+def _markdown(rows: Table) -> str:
+    head = list(rows[0])
+    lines = [f"| {' | '.join(head)} |", f"|{'|'.join(['---'] * len(head))}|"]
+    return "\n".join([*lines, *(f"| {' | '.join(str(r[h]).replace('|', chr(92) + '|') for h in head)} |" for r in rows)])
+
+
+def _plain(rows: Table) -> str:
+    head = list(rows[0])
+    widths = {h: max(len(h), *(len(str(r[h])) for r in rows)) for h in head}
+
+    def line(cells: list[Any]) -> str:
+        return "  ".join(str(c).ljust(widths[h]) for h, c in zip(head, cells, strict=True)).rstrip()
+
+    return "\n".join([line(head), *(line([r[h] for h in head]) for r in rows)])

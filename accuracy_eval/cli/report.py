@@ -1,0 +1,22 @@
+"""accuracy-eval report."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("report", short_help="Render reports again from a results.json.")
+@click.argument("results", type=click.Path())
+@click.option("--to", "forms", default="xlsx", show_default=True, help="xlsx,json,csv,md,junit.")
+@click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
+@click.option("-q", "--quiet", is_flag=True, help="No table.")
+def report_command(results: str, forms: str, out: str | None, quiet: bool) -> int:
+    """Write any report from RESULTS (a results.json), without the dumps. The exit code is the comparison's.
+
+    \b
+    accuracy-eval report reports/mi300x-vs-h200/results.json --to xlsx,md
+    """
+    from accuracy_eval.cli.compare import present
+    from accuracy_eval.report import load_results
+
+    return present(load_results(results), forms=forms, out=out, strict=False, quiet=quiet, as_json=False)

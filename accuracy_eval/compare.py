@@ -1,0 +1,267 @@
+"""compare: dumps joined by case, checked for equal inputs, judged by the reference and against each other.
+
+Cases are streamed: one case's operands and one panel of its reference are in memory at a time. Inputs are regenerated from the case
+(or read where they are stored) and their digests must equal every dump's; outputs of different inputs are never compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from accuracy_eval.cases import case_id
+from accuracy_eval.digests import sha256_many
+from accuracy_eval.errors import AccuracyEvalError, InputMismatch, UsageError
+from accuracy_eval.formats import Codes
+from accuracy_eval.gates import Profile, load_profile
+from accuracy_eval.judge import Rows, SideTensor, judge_tensor
+from accuracy_eval.ops.operands import operand_codes, stored_inputs
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.ops.spec import Encoding, Output, Reference
+from accuracy_eval.records import (
+    RESULTS_SCHEMA,
+    Case,
+    CaseRecord,
+    DumpInfo,
+    NotCompared,
+    Results,
+    TensorResult,
+    Verdict,
+)  # fmt: skip
+from accuracy_eval.store import Dump
+from accuracy_eval.version import PRODUCER
+
+ReferenceMode = Literal["full", "none"]
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One dump in a comparison."""
+
+    label: str
+    dump: Dump
+
+    @property
+    def encoding(self) -> Encoding:
+        return "fnuz" if self.dump.platform.get("fp8_encoding") == "fnuz" else "ocp"
+
+
+def compare_dumps(
+    *paths: str | Path,
+    labels: Sequence[str] = (),
+    reference: ReferenceMode = "full",
+    gates: str = "default",
+    cases: Sequence[str] = (),
+    keep: Callable[[Case], bool] = lambda case: True,
+    cross_format: bool = False,
+    verify: bool = True,
+    progress: Progress | None = None,
+) -> Results:
+    """Judge one or more dumps (files or folders of parts).
+
+    labels        names of the dumps in the report; by default the device's, numbered where two are equal
+    reference     "full": every output against the float64 truth; "none": the dumps against each other alone, no side passes
+    gates         a profile's name or path
+    cases, keep   only these case ids; only cases for which `keep` is true
+    cross_format  compare encodings of one fp8 family by value
+    verify        check the stored digests of what is read
+    FileError for a file that cannot be used, UsageError for an unknown case or profile. Nothing judged is a result with exit code 2.
+    """
+    if not paths:
+        raise UsageError("compare needs at least one dump")
+    profile = load_profile(gates)
+    dumps = [Dump.open(p) for p in paths]
+    entries = [Entry(label, d) for label, d in zip(_labels(dumps, labels), dumps, strict=True)]
+    joined = _join(entries, cases, keep)
+    tensors: list[TensorResult] = []
+    skipped: list[NotCompared] = []
+    for number, (key, records) in enumerate(joined.items(), 1):
+        for found in _compare_case(entries, records, profile, reference, cross_format, verify):
+            (skipped if isinstance(found, NotCompared) else tensors).append(found)  # type: ignore[arg-type]
+        if progress:
+            progress(number, len(joined), key[0])
+    return _results(entries, profile, tensors, skipped, reference)
+
+
+def _labels(dumps: Sequence[Dump], given: Sequence[str]) -> list[str]:
+    if given and len(given) != len(dumps):
+        raise UsageError(f"{len(given)} labels for {len(dumps)} dumps; give one each")
+    names = list(given) or [str(d.platform.get("label") or _slug(d.path.stem)) for d in dumps]
+    if given and len(set(given)) != len(given):
+        raise UsageError(f"labels {', '.join(given)}: two are equal; a report could not tell the dumps apart")
+    seen: dict[str, int] = {}
+    unique = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return unique
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "dump"
+
+
+Key = tuple[str, str]
+
+
+def _join(entries: Sequence[Entry], cases: Sequence[str], keep: Callable[[Case], bool]) -> dict[Key, dict[str, CaseRecord]]:
+    """Records by (case id, candidate) and dump label, in the order of the first dump that has them."""
+    joined: dict[Key, dict[str, CaseRecord]] = {}
+    for e in entries:
+        for r in e.dump.records:
+            if (not cases or r.id in cases) and keep(r.case):
+                joined.setdefault((r.id, r.candidate), {})[e.label] = r
+    unknown = set(cases) - {ident for ident, _ in joined}
+    if unknown:
+        raise UsageError(
+            f"case {', '.join(sorted(unknown))}: in none of the dumps; accuracy-eval inspect {entries[0].dump.path} lists what there is"
+        )
+    return joined
+
+
+def _compare_case(
+    entries: Sequence[Entry],
+    records: Mapping[str, CaseRecord],
+    profile: Profile,
+    mode: ReferenceMode,
+    cross_format: bool,
+    verify: bool,
+) -> Iterator[TensorResult | NotCompared]:
+    first = next(iter(records.values()))
+    spec = get_op(first.case.op)
+
+    def skip(label: str, verdict: Verdict, reason: str) -> NotCompared:
+        return NotCompared(first.id, spec.family, first.candidate, label, verdict, reason, first.case)
+
+    usable: list[Entry] = []
+    for e in entries:
+        record = records.get(e.label)
+        if record is None:
+            others = ", ".join(label for label in records)
+            yield skip(e.label, Verdict.MISSING, f"not in {e.dump.path.name}; it is in {others}")
+        elif record.status == "unsupported":
+            yield skip(e.label, Verdict.UNSUPPORTED, record.reason)
+        elif record.status != "done":
+            yield skip(e.label, Verdict.ERROR, record.reason)
+        else:
+            usable.append(e)
+    operands: dict[Encoding, dict[str, Codes]] = {}
+    agreed: list[Entry] = []
+    for e in usable:
+        try:
+            _check_inputs(e, records[e.label], operands, entries, records)
+        except InputMismatch as error:
+            yield skip(e.label, Verdict.INPUTS_DIFFER, str(error))
+        else:
+            agreed.append(e)
+    if not agreed:
+        return
+    try:
+        yield from _judge_case(agreed, records, operands, profile, mode, cross_format, verify)
+    except AccuracyEvalError as error:
+        error.add_note(f"while comparing {first.id}")
+        raise
+
+
+def _check_inputs(
+    e: Entry, record: CaseRecord, operands: dict[Encoding, dict[str, Codes]], entries: Sequence[Entry], records: Mapping[str, CaseRecord]
+) -> None:
+    """Raise InputMismatch unless the dump's source digests are those of the operands this program generates for the case."""
+    spec = get_op(record.case.op)
+    if case_id(record.case) != record.id:
+        raise InputMismatch(
+            f"{record.id} ({e.label}): the record describes {case_id(record.case)}; the file's index is inconsistent. Dump it again."
+        )
+    if e.encoding not in operands:
+        operands[e.encoding] = operand_codes(spec, record.case, e.encoding)
+    codes = operands[e.encoding]
+    stored = {t.name: t for t in record.tensors if t.role == "source"}
+    expected = dict(zip(codes, sha256_many(codes.values()), strict=True))
+    for name, digest in expected.items():
+        found = stored[name].sha256 if name in stored else "absent"
+        if found != digest:
+            other = next((f"{o.label} has {t.sha256[:16]}…" for o in entries if o.label != e.label and o.label in records
+                          for t in records[o.label].tensors if t.role == "source" and t.name == name), "")  # fmt: skip
+            raise InputMismatch(
+                f"{record.id} input {name!r}: sha256 {found[:16]}… ({e.dump.path.name}) != {digest[:16]}… (this version's generator)"
+                f"{'; ' + other if other else ''}; the outputs come from different inputs. Dump both with the same accuracy-eval version."
+            )
+
+
+def _judge_case(
+    entries: Sequence[Entry],
+    records: Mapping[str, CaseRecord],
+    operands: Mapping[Encoding, dict[str, Codes]],
+    profile: Profile,
+    mode: ReferenceMode,
+    cross_format: bool,
+    verify: bool,
+) -> Iterator[TensorResult]:
+    record = records[entries[0].label]
+    case, spec = record.case, get_op(record.case.op)
+    references: dict[Encoding, dict[str, Reference]] = {}
+    outputs: dict[str, list[tuple[Encoding, Output]]] = {}
+    for encoding in dict.fromkeys(e.encoding for e in entries):
+        contract = next(records[e.label].contract for e in entries if e.encoding == encoding)
+        if mode == "full":
+            references[encoding] = spec.reference(case, stored_inputs(spec, case, encoding, operands[encoding]), encoding, contract)
+        for output in spec.outputs(case, encoding):
+            outputs.setdefault(output.name, []).append((encoding, output))
+    for name, variants in outputs.items():
+        sides = [_side(e, records[e.label], name, verify) for e in entries]
+        by_format = {references[enc][name].format: references[enc][name] for enc, _ in variants if enc in references}
+        yield judge_tensor(
+            case, record.id, spec.family, record.candidate, variants[0][1], sides, by_format, profile, cross_format=cross_format
+        )
+
+
+def _side(e: Entry, record: CaseRecord, name: str, verify: bool) -> SideTensor:
+    """The dump's tensor with all its distinct results; digests are verified here, before anything is measured."""
+    results = [t for t in record.tensors if t.role == "output" and (t.name == name or t.name.startswith(f"{name}#"))]
+    if not results:
+        raise UsageError(f"{e.dump.path}: {record.id} has no output {name!r}; it holds {', '.join(t.name for t in record.tensors)}")
+    views = [e.dump.view(record, t, verify=verify) for t in results]
+    rows = tuple(_rows_of(v) for v in views)
+    unwritten = record.notes.get("never_written", {}).get(name, 0)
+    return SideTensor(
+        e.label, results[0].format, results[0].shape, results[0].sha256, rows, record.contract, int(unwritten), record.repeats
+    )
+
+
+def _rows_of(view: Codes) -> Rows:
+    return lambda first, end: view[first:end]
+
+
+def _results(
+    entries: Sequence[Entry], profile: Profile, tensors: Sequence[TensorResult], skipped: Sequence[NotCompared], mode: ReferenceMode
+) -> Results:
+    verdicts = [t.verdict for t in tensors] + [n.verdict for n in skipped]
+    judged = [t for t in tensors if t.verdict is not Verdict.INCONCLUSIVE]
+    exit_code = max((v.exit_code for v in verdicts), default=2)
+    notes = []
+    if not judged:
+        exit_code = 2
+        notes.append(
+            "nothing was judged: the dumps have no case in common that ran on all of them" if len(entries) > 1 else "nothing was judged"
+        )
+    suites = {(e.dump.info.get("suite", ""), e.dump.info.get("suite_digest", "")) for e in entries}
+    if len(suites) > 1:
+        notes.append(
+            "the dumps are of different suites (" + ", ".join(sorted(str(name) for name, _ in suites)) + "); equal case ids were joined"
+        )
+    if mode == "none":
+        notes.append("no reference: the dumps were judged against each other alone, and no side passes by itself")
+    worst = max(verdicts, key=lambda v: v.severity) if judged else Verdict.INCONCLUSIVE
+    info = tuple(_dump_info(e) for e in entries)
+    return Results(
+        RESULTS_SCHEMA, PRODUCER, profile.name, profile.info(), info, tuple(tensors), tuple(skipped), worst, exit_code, tuple(notes)
+    )
+
+
+def _dump_info(e: Entry) -> DumpInfo:
+    suite, digest = (str(e.dump.info.get(k, "")) for k in ("suite", "suite_digest"))
+    return DumpInfo(e.label, e.dump.path.name, e.dump.content_digest, suite, digest, dict(e.dump.platform))

@@ -1,0 +1,156 @@
+"""dump on real devices: torch's CPU and the reference; candidates that fail in known ways; kills and resumes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import support_kernels  # noqa: F401  registers the faulty candidates
+
+from accuracy_eval.backends.open import open_backend
+from accuracy_eval.backends.torch_device import TorchBackend
+from accuracy_eval.cases import load_suite, parse_suite
+from accuracy_eval.compare import compare_dumps
+from accuracy_eval.dump import dump
+from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import decode
+from accuracy_eval.records import Verdict
+from accuracy_eval.store import Dump, completed, merge
+
+
+def suite(**table):
+    return parse_suite({"name": "test", "cases": [{"op": "gemm", "shape": "8x6x32", "format": "float32", **table}]}, "test")
+
+
+@pytest.fixture
+def cpu():
+    backend = TorchBackend("cpu")
+    yield backend
+    backend.close()
+
+
+def test_the_same_suite_twice_has_the_same_content_digest(tmp_path, cpu):
+    for name in ("a", "b"):
+        dump(suite(lane=["random", "exact"]), cpu, tmp_path / f"{name}.h5", candidates=["default"])
+    a, b = Dump.open(tmp_path / "a.h5"), Dump.open(tmp_path / "b.h5")
+    assert a.content_digest == b.content_digest
+    assert not (tmp_path / "a.h5.parts").exists()
+
+
+def test_shards_merged_equal_the_whole(tmp_path):
+    whole, reference = suite(layout=["nt", "nn", "tn"], lane=["random", "exact", "coded"]), open_backend("reference")
+    dump(whole, reference, tmp_path / "whole.h5")
+    for i in range(3):
+        dump(whole, reference, tmp_path / f"{i}.h5", shard=(i, 3))
+    merge([tmp_path / f"{i}.h5" for i in (2, 0, 1)], tmp_path / "merged.h5")
+    assert Dump.open(tmp_path / "merged.h5").content_digest == Dump.open(tmp_path / "whole.h5").content_digest
+
+
+def test_a_row_that_no_run_writes_is_found(tmp_path, cpu):
+    summary = dump(suite(), cpu, tmp_path / "a.h5", candidates=["skips-a-row"])
+    assert summary.never_written == ["gemm.m8.n6.k32.nt.float32.normal.s0"]
+    (result,) = compare_dumps(tmp_path / "a.h5").tensors
+    assert result.verdict is Verdict.FAIL
+    first = result.sides[0].diagnoses[0]
+    assert (first.code, first.evidence["count"]) == ("never-written", 6)
+
+
+def test_runs_that_differ_are_all_kept_and_judged(tmp_path, cpu):
+    dump(suite(), cpu, tmp_path / "a.h5", candidates=["wobbles"], repeats=4)
+    d = Dump.open(tmp_path / "a.h5")
+    (record,) = d.records
+    assert (record.distinct, record.repeats) == ({"d": 2}, 4)
+    assert d.read(record, "d").tobytes() != d.read(record, "d#2").tobytes()
+    (result,) = compare_dumps(tmp_path / "a.h5").tensors
+    assert result.verdict is Verdict.WARN
+    assert result.sides[0].diagnoses[0].code == "nondeterministic"
+
+
+def test_an_exception_is_recorded_with_its_text_and_stops_nothing(tmp_path, cpu):
+    summary = dump(suite(), cpu, tmp_path / "a.h5", candidates=["raises", "default"])
+    assert (summary.done, summary.error) == (1, 1)
+    assert "illegal memory access" in summary.errors[0]
+    results = compare_dumps(tmp_path / "a.h5")
+    assert (results.exit_code, results.not_compared[0].verdict) == (1, Verdict.ERROR)
+
+
+def test_what_a_candidate_refuses_is_unsupported_with_its_reason(tmp_path, cpu):
+    summary = dump(suite(shape=["8x6x32", "32x6x32"]), cpu, tmp_path / "a.h5", candidates=["refuses"])
+    assert (summary.done, summary.unsupported) == (1, 1)
+    assert Dump.open(tmp_path / "a.h5").record("gemm.m8.n6.k32.nt.float32.normal.s0", "refuses").reason == "needs m % 32 == 0"
+
+
+def test_a_result_of_the_wrong_shape_is_an_error_of_its_case(tmp_path, cpu):
+    summary = dump(suite(), cpu, tmp_path / "a.h5", candidates=["wrong-shape"])
+    assert summary.error == 1
+    assert "shape [6, 8] of 4-byte elements; expected [8, 6] of float32" in summary.errors[0]
+
+
+def test_an_unknown_candidate_is_refused_before_anything_runs(tmp_path, cpu):
+    with pytest.raises(UsageError, match="candidate cutlass is registered for no op"):
+        dump(suite(), cpu, tmp_path / "a.h5", candidates=["cutlass"])
+    assert not (tmp_path / "a.h5").exists()
+
+
+def test_nothing_is_overwritten(tmp_path):
+    reference = open_backend("reference")
+    (tmp_path / "a.h5").write_text("precious")
+    with pytest.raises(UsageError, match="exists already"):
+        dump(suite(), reference, tmp_path / "a.h5")
+    assert (tmp_path / "a.h5").read_text() == "precious"
+
+
+def test_leftovers_need_resume(tmp_path):
+    reference = open_backend("reference")
+    dump(suite(), reference, tmp_path / "a.h5", pack=False)
+    with pytest.raises(UsageError, match="go on with --resume"):
+        dump(suite(), reference, tmp_path / "a.h5")
+    summary = dump(suite(), reference, tmp_path / "a.h5", resume=True)
+    assert (summary.done, summary.resumed) == (0, 1)
+
+
+def test_operands_are_stored_on_request_and_equal_their_digests(tmp_path):
+    dump(suite(), open_backend("reference"), tmp_path / "a.h5", store_inputs=True)
+    d = Dump.open(tmp_path / "a.h5")
+    (record,) = d.records
+    a, b = (decode(d.read(record, n), "float32") for n in "ab")
+    np.testing.assert_array_equal(decode(d.read(record, "d"), "float32"), (a @ b.T).astype(np.float32))
+
+
+def test_views_change_the_layout_in_memory_and_not_the_values(tmp_path, cpu):
+    whole = suite(input=["misaligned", "strided"], format=["float32", "bfloat16"])
+    prepared = {c.input_class: cpu.prepare(c) for c in whole.cases if c.format == "float32"}
+    assert prepared["misaligned"].tensors["a"].storage_offset() == 3
+    assert prepared["strided"].tensors["a"].stride(0) > prepared["strided"].tensors["a"].shape[1]
+    dump(whole, cpu, tmp_path / "a.h5", candidates=["default"])
+    assert compare_dumps(tmp_path / "a.h5").exit_code == 0
+
+
+def test_tf32_is_not_a_mode_of_a_cpu(tmp_path, cpu):
+    summary = dump(suite(format="tfloat32"), cpu, tmp_path / "a.h5", candidates=["default"])
+    assert (summary.done, summary.unsupported) == (0, 1)
+
+
+def test_kill_at_any_moment_loses_at_most_the_cases_in_flight(tmp_path):
+    out = tmp_path / "a.h5"
+    command = [sys.executable, "-m", "accuracy_eval", "dump", "smoke", "--op", "gemm", "--device", "reference", "-o", str(out), "-q"]
+    total = len([c for c in load_suite("smoke").cases if c.op == "gemm"])
+    process = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while len(list((tmp_path / "a.h5.parts").glob("*.h5"))) < 5:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = completed(tmp_path / "a.h5.parts")
+    assert not out.exists()
+    assert 5 <= len(kept) < total
+    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "a.h5.parts").glob("*.h5")}
+    done = subprocess.run([*command, "--resume", "--no-pack"], check=True, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps  # no case ran twice
+    assert len(Dump.open(tmp_path / "a.h5.parts").records) == total
