@@ -102,3 +102,16 @@ def row_products(out: NDArray[np.uint64], matrix: NDArray[Any], weights: NDArray
         for k in range(matrix.shape[1]):
             s += np.uint64(np.int64(matrix[i, k])) * weights[k]
         out[i] = s
+
+
+@kernel
+def add_sparse(sums: NDArray[Any], x: NDArray[np.int8], packed: NDArray[Any], block: NDArray[np.int64]) -> None:
+    """sums[i, block[c]·w + t] += sum over c of x[i, c] · packed[c, t], skipping zeros of x; packed [s, w]."""
+    width = packed.shape[1]
+    for i in range(x.shape[0]):
+        for c in range(x.shape[1]):
+            factor = x[i, c]
+            if factor != 0:
+                target, source = sums[i, block[c] * width : (block[c] + 1) * width], packed[c]
+                for t in range(width):
+                    target[t] += factor * source[t]
