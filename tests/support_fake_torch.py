@@ -9,8 +9,8 @@ is refused with the library's own kind of error: tensors of two devices in one o
 that is not there, 8-bit floats of the other encoding, shapes and output types `_scaled_mm` does not take, library pins that do not
 take on this architecture. What cannot be imitated raises NotImplementedError and says so: never a silent success.
 
-Error texts follow torch 2.13 (ScaledBlas.cpp, Context.cpp) and, for the wrong 8-bit encoding, what hipBLASLt answers on
-MI300X (HIPBLAS_STATUS_NOT_SUPPORTED) and MI355X (no valid solution).
+Error texts follow torch (ScaledBlas.cpp, Context.cpp; those of CUDA were compared with an H200 under torch 2.11) and, for the wrong
+8-bit encoding, what hipBLASLt answers on MI300X (HIPBLAS_STATUS_NOT_SUPPORTED) and MI355X (no valid solution).
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class FakeTorch(_Proxy):
             return None
         index = self.current if chosen.index is None else chosen.index
         if chosen.type != "cuda" or index >= self.count:
-            raise RuntimeError("CUDA error: invalid device ordinal" if self.vendor == "nvidia" else "HIP error: invalid device ordinal")
+            raise real.AcceleratorError(f"{'CUDA' if self.vendor == 'nvidia' else 'HIP'} error: invalid device ordinal")
         return index
 
     def _cuda(self, properties: Properties) -> Any:
@@ -511,7 +511,9 @@ class FakeTorch(_Proxy):
             raise ValueError("Multiplication of two Float8_e5m2 matrices is not supported")
         for tensor in (a, b):
             if tensor.dtype in FNUZ:
-                raise RuntimeError(f"Cannot convert ScalarType {scalar_name(tensor.dtype)} to cudaDataType.")
+                raise RuntimeError(
+                    f"INTERNAL ASSERT FAILED at CUDADataType.h: Cannot convert ScalarType {scalar_name(tensor.dtype)} to cudaDataType."
+                )
         row_by_column = a.stride(1) == 1 and b.stride(0) == 1
         if major == 9 and not row_by_column:
             raise RuntimeError("Only multiplication of row-major and column-major matrices is supported by cuBLASLt")

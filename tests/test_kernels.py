@@ -57,6 +57,12 @@ NAMES: list[tuple[str, dict[str, Any]]] = [
         {"library": "cublas", "role": "gemm", "tile": [128, 128], "instruction": [8, 8, 4], "blas_layout": "nn", "isa": "sm_70"},
     ),
     ("void cublasLt::splitKreduce_kernel<32, 16, int, float>(x)", {"library": "cublas", "role": "reduce"}),
+    (
+        "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_execute_split_k_kernel__5x_cublas",
+        {"library": "cublas", "role": "reduce", "tile": [32, 32, 8], "blas_layout": "nn", "isa": "sm_80"},
+    ),
+    ("nvjet_sm90_tst_64x16_64x16_1x1_h_bz_splitK_TNT",
+     {"library": "nvjet", "role": "gemm", "types": "tst", "tile": [64, 16, 64], "blas_layout": "tnt", "split_k": True, "isa": "sm_90"}),
     ("void gemv2T_kernel_val<int, float>(x)", {"library": "cublas", "role": "gemm"}),
     ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>(x)", {"library": "flash", "role": "attention"}),
     ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(x)", {"library": "cutlass", "role": "attention", "isa": "sm_80"}),

@@ -160,7 +160,7 @@ _ALL_SWITCHES = (
     Switch("cpu.allow_fp16_reduced_precision_reduction", lambda t: bool(t._C._get_cpu_allow_fp16_reduced_precision_reduction()),
            lambda t, v: t._C._set_cpu_allow_fp16_reduced_precision_reduction(v), "2.6", "float16 sums in CPU products"),
     Switch("preferred_blas_library", *_library("preferred_blas_library"), "2.3", "which library computes a matmul"),
-    Switch("default_blas_library", lambda t: _enum_name(t._C._get_blas_default_backend()), None, "2.10",
+    Switch("default_blas_library", lambda t: _enum_name(t._C._get_blas_default_backend()), None, "2.12",
            "what 'default' means on this device"),
     Switch("preferred_linalg_library", *_library("preferred_linalg_library"), "1.11", "which library factorises"),
     Switch("preferred_rocm_fa_library", *_library("preferred_rocm_fa_library"), "2.7", "which library computes attention on ROCm",

@@ -42,7 +42,7 @@ FAMILIES: tuple[Family, ...] = (
     _family("rocblas", "gemm", r"^(void )?rocblas_(gemm|gemv|dot)"),
     _family("rocblas", "other", r"^(void )?rocblas_"),
     _family("nvjet", "gemm", r"^nvjet_"),
-    _family("cublas", "reduce", r"splitKreduce_kernel|splitK_?[Rr]educe"),
+    _family("cublas", "reduce", r"splitKreduce_kernel|splitK_?[Rr]educe|xmma_gemm\w*_execute_split_k_kernel"),
     _family("cudnn", "attention", r"^cudnn_generated_\w*sdpa|sdpa_\w*flash"),
     _family("cudnn", "convolution", r"cudnn|implicit_convolve|xmma_(fprop|dgrad|wgrad)|winograd"),
     _family("flash", "attention", r"flash_(fwd|bwd)"),
@@ -75,8 +75,8 @@ def parse_kernel(name: str) -> dict[str, Any]:
     """What a kernel's name tells; keys that it does not tell are absent.
 
     name · library · role · types (the library's own letters) · blas_layout (column-major BLAS letters) · tile [m, n, k] ·
-    instruction [m, n, k(, blocks)] ·
-    split_k (parts of k that are summed afterwards) · stream_k · isa ("gfx942", "sm_90")
+    instruction [m, n, k(, blocks)] · split_k (parts of k that are summed afterwards; True where
+    the name does not say how many) · stream_k (mode) · isa ("gfx942", "sm_90": what the code was made for)
     """
     found: dict[str, Any] = {"name": name}
     family = next((family for family in FAMILIES if family.pattern.search(name)), None)
