@@ -78,20 +78,20 @@ def judge_tensor(
 ) -> TensorResult:
     """Verdicts of every side and pair of one output.
 
-    references    by concrete output format: sides of another encoding are judged by their own. Empty: no reference, no side passes
+    references    by side label: sides of another encoding have their own. Empty: no reference, no side passes
     cross_format  compare a pair of two encodings of one family by value instead of calling it not comparable
     """
     gates = profile.applicable(facts_of(case, family, output, sides[0].contract))
     fitting = [s for s in sides if s.shape == output.shape and get_format(s.format).family == get_format(output.format).family]
     by_side: dict[str, list[Measured]] = {}
     by_pair: dict[tuple[str, str], Measured] = {}
-    for fmt in dict.fromkeys(s.format for s in fitting):
-        _measure([s for s in fitting if s.format == fmt], references.get(fmt), gates, by_side, by_pair)
+    for kin in _kin(fitting, references):
+        _measure(kin, references.get(kin[0].label), gates, by_side, by_pair)
     if cross_format:
         for a, b in itertools.combinations(fitting, 2):
-            if a.format != b.format:
+            if (a.label, b.label) not in by_pair:
                 by_pair[a.label, b.label] = _measure_pair(a, b)
-    judged = {s.label: _judge_side(s, output, references.get(s.format), by_side.get(s.label, []), gates) for s in sides}
+    judged = {s.label: _judge_side(s, output, references.get(s.label), by_side.get(s.label, []), gates) for s in sides}
     pairs = tuple(
         _judge_pair(output, judged[a.label], judged[b.label], by_pair.get((a.label, b.label)), bool(references))
         for a, b in itertools.combinations(sides, 2)
@@ -102,6 +102,14 @@ def judge_tensor(
 
 
 # measuring
+
+
+def _kin(sides: Sequence[SideTensor], references: Mapping[str, Reference]) -> list[list[SideTensor]]:
+    """Sides that hold the same kind of number: one format, one reference."""
+    groups: dict[tuple[str, int], list[SideTensor]] = {}
+    for s in sides:
+        groups.setdefault((s.format, id(references.get(s.label))), []).append(s)
+    return list(groups.values())
 
 
 def _measure(
@@ -256,10 +264,10 @@ def _judge_pair(output: Output, a: Side, b: Side, measured: Measured | None, ref
 
     sides = max(a.verdict, b.verdict, key=lambda v: v.severity)
     if measured is None:
-        if a.format != b.format:
-            reason = f"formats {a.format} and {b.format} hold different numbers; each side was judged by its own reference"
-            return pair(sides, Attribution.NOT_COMPARABLE, reason)
-        return pair(Verdict.FAIL, Attribution.NOT_COMPARABLE, "shapes or formats differ from what the case asks for")
+        if any(d.code in ("shape-mismatch", "format-mismatch") for d in (*a.diagnoses, *b.diagnoses)):
+            return pair(Verdict.FAIL, Attribution.NOT_COMPARABLE, "a shape or format is not what the case asks for")
+        what = f"formats {a.format} and {b.format}" if a.format != b.format else "outputs for two fp8 encodings"
+        return pair(sides, Attribution.NOT_COMPARABLE, f"{what} hold different numbers; each side was judged by its own reference")
     same = a.sha256 == b.sha256 and bool(a.sha256)
     found = [] if referenced else structural(measured)
     if not referenced:

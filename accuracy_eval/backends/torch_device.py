@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
@@ -168,8 +169,9 @@ class TorchBackend:
         reason = candidate.supports(case, self._platform)
         if reason:
             raise UnsupportedCase(reason)
+        tf32 = case.format == "tfloat32"
         found: list[dict[str, Any]] = []
-        with flags.case_flags(self.torch, tf32=case.format == "tfloat32"):
+        with flags.case_flags(self.torch, tf32=tf32, device=self.device):
             for index in range(max(1, repeats)):
                 out = {o.name: self._poisoned(o, POISONS[index % 2]) for o in outputs}
                 result = self._call(candidate, prepared, out)
@@ -178,7 +180,10 @@ class TorchBackend:
                 del out
         if self.on_gpu:
             self.torch.cuda.synchronize()
-        return Outcome(tuple(self._result(o, [r[o.name] for r in found]) for o in outputs), len(found))
+        # variables that beat the switches: the result stands, and the report says why it may be off
+        overruled = flags.overruled(os.environ, tf32=tf32)
+        results = tuple(self._result(o, [r[o.name] for r in found]) for o in outputs)
+        return Outcome(results, len(found), {"overruled": overruled} if overruled else {})
 
     def _call(self, candidate: Candidate, prepared: Prepared, out: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -1,0 +1,82 @@
+import pytest
+
+from accuracy_eval.errors import UsageError
+from accuracy_eval.gates import load_profile, parse_profile
+
+GATE = {"name": "g", "metric": "rel_fro", "limit": 0.1, "source": "by hand"}
+
+
+def profile(**more):
+    return parse_profile({"name": "p", "gate": [{**GATE, **more}]}, "p")
+
+
+@pytest.mark.parametrize(
+    ("comparison", "limit", "inside", "at", "outside"),
+    [("<=", 0.1, 0.05, True, 0.2), ("<", 0.1, 0.05, False, 0.2), (">=", 25, 30, True, 20), (">", 25, 30, False, 20), ("==", 0, 0, True, 1)],
+)
+def test_a_gate_compares_as_it_says(comparison, limit, inside, at, outside):
+    (gate,) = profile(comparison=comparison, limit=limit).gates
+    assert gate.judge({"rel_fro": inside}).passed is True
+    assert gate.judge({"rel_fro": limit}).passed is at
+    assert gate.judge({"rel_fro": outside}).passed is False
+
+
+@pytest.mark.parametrize("value", [None, float("nan")])
+def test_a_metric_without_value_is_not_a_pass(value):
+    (gate,) = profile().gates
+    found = gate.judge({"rel_fro": value})
+    assert (found.passed, found.value, found.note) == (None, None, "rel_fro is undefined here")
+
+
+def test_a_gate_applies_where_all_its_facts_match():
+    p = profile(applies={"format": ["fp8_e4m3", "fp8_e5m2"], "lane": ["random"]})
+    assert p.applicable({"format": "fp8_e5m2+fp8_e4m3", "lane": "random"})
+    assert not p.applicable({"format": "fp8_e5m2+bfloat16", "lane": "random"})
+    assert not p.applicable({"format": "fp8_e4m3", "lane": "exact"})
+
+
+def test_strict_snr_gates_are_strict():
+    turbo = load_profile("turbo")
+    facts = {"op": "gemm", "family": "gemm", "format": "fp8_e4m3", "quantised": True, "lane": "random", "exact": False}
+    snr = next(g for g in turbo.applicable(facts) if g.name == "snr-e4m3")
+    assert snr.judge({"snr_db": 25.0}).passed is False
+    assert snr.judge({"snr_db": 25.0001}).passed is True
+
+
+def test_each_16_bit_and_wider_format_has_its_allclose_gate():
+    turbo = load_profile("turbo")
+    for fmt, tolerance in (("float32", 1e-4), ("float16", 1e-2), ("bfloat16", 1e-2)):
+        facts = {"op": "gemm", "family": "gemm", "format": fmt, "quantised": False, "lane": "random", "exact": False}
+        (gate,) = turbo.applicable(facts)
+        assert (gate.rtol, gate.atol, gate.limit) == (tolerance, tolerance, 0)
+
+
+def test_a_profile_extends_another_and_replaces_gates_of_equal_name():
+    p = parse_profile({"extends": "l3", "gate": [{**GATE, "name": "l3-rel-fro", "limit": 0.2, "source": "measured on my kernel"}]}, "mine")
+    limits = {g.name: g.limit for g in p.gates}
+    assert limits == {"l3-max-scaled": 0.08, "l3-rel-fro": 0.2, "l3-cosine": 0.9999}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"metric": "relfro"}, "unknown metric in gates profile p, gate g: 'relfro'"),
+        ({"comparison": "~"}, "unknown comparison"),
+        ({"applies": {"colour": "red"}}, "unknown fact in gates profile p, gate g: 'colour'"),
+        ({"source": ""}, "source is missing; every gate names itself, its metric and the source of its limit"),
+        ({"limits": 3}, "unknown key in gates profile p, gate g: 'limits'"),
+    ],
+)
+def test_a_faulty_gate_says_where(row, message):
+    with pytest.raises(UsageError, match=message):
+        profile(**row)
+
+
+def test_an_unknown_profile_names_those_there_are(tmp_path):
+    with pytest.raises(UsageError, match="unknown gates profile 'strct'; allowed: .*default.*exact.*l3.*turbo"):
+        load_profile("strct")
+    (tmp_path / "x.toml").write_text("gate = [")
+    with pytest.raises(UsageError, match="not TOML"):
+        load_profile(str(tmp_path / "x.toml"))
+    with pytest.raises(UsageError, match="holds no gates"):
+        parse_profile({}, "empty")

@@ -1,0 +1,88 @@
+"""The whole CUDA/ROCm backend driven on a CPU: a torch that claims the properties recorded from AMD and NVIDIA devices."""
+
+import pytest
+from support_fake_torch import fake_torch
+
+from accuracy_eval.backends.reference import ReferenceBackend
+from accuracy_eval.backends.torch_device import TorchBackend
+from accuracy_eval.cases import parse_suite
+from accuracy_eval.compare import compare_dumps
+from accuracy_eval.dump import dump
+from accuracy_eval.errors import UsageError
+from accuracy_eval.records import Attribution, Verdict
+from accuracy_eval.store import Dump
+
+SUITE = parse_suite(
+    {
+        "name": "rocm",
+        "cases": [
+            {
+                "op": "gemm",
+                "shape": "16x8x32",
+                "layout": ["nt", "tn"],
+                "format": ["float32", "bfloat16", "float16"],
+                "lane": ["random", "exact"],
+            },
+            {"op": "gemm", "shape": "16x8x32", "format": "bfloat16", "direction": "bwd"},
+            {"op": ["exp", "log"], "shape": "64", "format": "bfloat16"},
+            {"op": "cast", "shape": "65536", "format": "bfloat16", "out_format": ["fp8_e4m3", "fp8_e5m2"], "input": "codes"},
+            {"op": "quantize", "shape": "8x256", "format": "bfloat16", "recipe": ["tensorwise", "rowwise", "block1x128", "mxfp8"]},
+        ],
+    },
+    "rocm",
+)
+
+
+def dump_of(device, path):
+    with fake_torch(device) as torch:
+        backend = TorchBackend("cuda:0", torch=torch)
+        summary = dump(SUITE, backend, path)
+        backend.close()
+    assert not summary.errors
+    return path
+
+
+@pytest.mark.parametrize(
+    ("device", "vendor", "arch", "encoding", "suffix"),
+    [
+        ("mi300x", "amd", "gfx942", "fnuz", "float8_e4m3fnuz"),
+        ("mi355x", "amd", "gfx950", "ocp", "float8_e4m3fn"),
+        ("h200", "nvidia", "sm_90", "ocp", "float8_e4m3fn"),
+    ],
+)
+def test_a_dump_of_each_vendor_records_its_device_and_passes_the_reference(tmp_path, device, vendor, arch, encoding, suffix):
+    path = dump_of(device, tmp_path / "a.h5")
+    d = Dump.open(path)
+    assert (d.platform["vendor"], d.platform["arch"], d.platform["fp8_encoding"]) == (vendor, arch, encoding)
+    record = d.record("cast.n65536.bfloat16-fp8_e4m3.codes.s0")
+    assert [t.format for t in record.tensors if t.role == "output"] == [suffix]
+    results = compare_dumps(path)
+    assert results.exit_code == 0, [t.case_id for t in results.tensors if t.verdict is Verdict.FAIL]
+
+
+def test_an_fnuz_and_an_ocp_dump_join_and_are_each_judged_by_their_own_reference(tmp_path):
+    results = compare_dumps(dump_of("mi300x", tmp_path / "a.h5"), dump_of("h200", tmp_path / "b.h5"))
+    by_case = {(t.case_id, t.tensor): t for t in results.tensors}
+    cast = by_case["cast.n65536.bfloat16-fp8_e4m3.codes.s0", "y"]
+    assert [s.verdict for s in cast.sides] == [Verdict.PASS, Verdict.PASS]
+    assert cast.pairs[0].attribution is Attribution.NOT_COMPARABLE
+    assert by_case["gemm.m16.n8.k32.nt.bfloat16.exact.s0", "d"].pairs[0].attribution is Attribution.IDENTICAL
+    assert results.exit_code == 0
+
+
+def test_encodings_are_compared_by_value_on_request(tmp_path):
+    paths = dump_of("mi300x", tmp_path / "a.h5"), dump_of("h200", tmp_path / "b.h5")
+    results = compare_dumps(*paths, cross_format=True, cases=["cast.n65536.bfloat16-fp8_e5m2.codes.s0"])
+    assert results.tensors[0].pairs[0].metrics["finite_pairs"] > 60000
+
+
+def test_a_build_without_a_gpu_says_which_devices_there_are():
+    with pytest.raises(UsageError, match="sees no GPU; allowed here: cpu, reference"):
+        TorchBackend("cuda:0")
+
+
+def test_the_reference_dumps_fnuz_for_a_machine_without_any_gpu(tmp_path):
+    dump(SUITE, ReferenceBackend("fnuz"), tmp_path / "r.h5")
+    results = compare_dumps(dump_of("mi300x", tmp_path / "a.h5"), tmp_path / "r.h5")
+    cast = next(t for t in results.tensors if t.case_id.startswith("cast"))
+    assert cast.pairs[0].attribution is Attribution.IDENTICAL
