@@ -17,7 +17,7 @@ from accuracy_eval.records import Attribution, Diagnosis, GateResult, Pair, Side
 
 REFERENCE = "reference"  # what a side is judged by, where a dump's label would stand
 COMPARISON_WORDS = {"<=": "must be at most", "<": "must be under", ">=": "must be at least", ">": "must be over", "==": "must be"}
-LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max", "mismatch_count")  # metrics that the worst element is an example of
+LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max", "mismatch_count")  # the worst element is an example of these
 ATTRIBUTION_WORDS = {
     Attribution.NOT_COMPARABLE: "not comparable",
     Attribution.IDENTICAL: "same bytes",
@@ -34,19 +34,19 @@ _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""`text` on one line with unprintable characters made visible: control characters as their pictures (␛ for ESC), others as \uXXXX.
+    r"""`text` on one line, unprintable characters written as escapes: \n, \t, \x1b, \u202e.
 
-    With `lines`, tabs and line feeds stay as they are (CR LF becomes LF) instead of turning into ␉ and ␊.
+    With `lines`, tabs and line feeds stay as they are (CR LF becomes LF).
     """
-    text = _INVISIBLE.sub(_picture, text.replace("\r\n", "\n"))
-    return text if lines else text.replace("\n", "\u240a").replace("\t", "\u2409")
+    if text.isascii() and text.isprintable():
+        return text
+    text = _INVISIBLE.sub(_escape, text.replace("\r\n", "\n"))
+    return text if lines else text.replace("\n", r"\n").replace("\t", r"\t")
 
 
-def _picture(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def number(value: Any, digits: int = 4) -> str:
@@ -108,24 +108,37 @@ def deciding_gate(gates: Sequence[GateResult]) -> GateResult | None:
     return min(gates, key=lambda g: math.inf if g.margin is None else g.margin) if gates else None
 
 
-def gate_clause(gate: GateResult, worst: Sequence[WorstElement] = (), contract: str = "") -> str:
-    """One gate in words: value, limit, place, contract: "error 6.9 × budget at [12, 301] (contract fp32acc, B 3.1e-4; gate budget)"."""
-    value, limit = numbers_apart(gate.value, gate.limit, 3)
+def gate_clause(gate: GateResult, contract: str = "", place: WorstElement | Sequence[int] | None = None) -> str:
+    """One gate in words: value, limit, place, contract: "error 6.9 × budget at [12, 301] (contract fp32acc, B 3.1e-4; gate budget)".
+
+    place  where the value was found: an element, or an index alone
+    """
+    name, context = visible(gate.gate), [f"contract {visible(contract)}"] if contract else []
     if gate.value is None:
-        text = f"gate {visible(gate.gate)} was not applied: {visible(gate.note) or 'no value'}"
-        return f"{text} (contract {visible(contract)})" if contract else text
-    place = f" at {index_text(worst[0].index)}" if worst and gate.metric in LOCATED and gate.passed is False else ""
+        text = f"gate {name} was not applied: {visible(gate.note) or 'no value'}"
+        return f"{text} ({context[0]})" if context else text
+    value, limit = numbers_apart(gate.value, gate.limit, 3)
+    index = place.index if isinstance(place, WorstElement) else place
+    at = f" at {index_text(index)}" if index is not None else ""
+    must = COMPARISON_WORDS.get(gate.comparison, gate.comparison)
     if gate.metric == "budget_max":
-        text = f"error {value} × budget{place}"
-        if gate.limit != 1:
-            text += f", {COMPARISON_WORDS.get(gate.comparison, gate.comparison)} {limit} ×"
+        text = f"error {value} × budget{at}" + (f", {must} {limit} ×" if gate.limit != 1 else "")
+        if isinstance(place, WorstElement) and place.budget is not None:
+            context.append(f"B {number(place.budget, 2)}")
     else:
-        text = f"{visible(gate.metric)} {value}{place}, {COMPARISON_WORDS.get(gate.comparison, gate.comparison)} {limit}"
-    context = [f"contract {visible(contract)}"] if contract else []
-    if gate.metric == "budget_max" and place and worst[0].budget is not None:
-        context.append(f"B {number(worst[0].budget, 2)}")
-    head = ", ".join(context)
-    return f"{text} ({head + '; ' if head else ''}gate {visible(gate.gate)})"
+        text = f"{visible(gate.metric)} {value}{at}, {must} {limit}"
+    return f"{text} ({', '.join(context)}{'; ' if context else ''}gate {name})"
+
+
+def place_of(gate: GateResult | None, metrics: Mapping[str, Any], worst: Sequence[WorstElement]) -> WorstElement | tuple[int, ...] | None:
+    """Where a broken gate's value was found: the element if it is among the worst, else its index alone; None for sums and means."""
+    if gate is None or gate.passed is not False:
+        return None
+    index = metrics.get(f"{gate.metric}_index")
+    if index is None:
+        return worst[0] if worst and gate.metric in LOCATED else None
+    index = (index,) if isinstance(index, int) else tuple(index)
+    return next((e for e in worst if e.index == index), index)
 
 
 def causes(diagnoses: Sequence[Diagnosis]) -> str:
@@ -140,25 +153,25 @@ def who_is_off(pair: Pair) -> str:
 
 def side_reason(side: Side) -> str:
     """Why a side has its verdict, in one clause."""
-    return _reason(side.verdict, side.gates, side.worst, side.diagnoses, side.contract, side.note)
+    gate = deciding_gate(side.gates)
+    if gate is not None and (gate.passed is False or side.verdict is Verdict.PASS):
+        return gate_clause(gate, side.contract, place_of(gate, side.metrics, side.worst))
+    return _found(side.diagnoses, side.note) or (gate_clause(gate, side.contract) if gate else _NO_REASON)
 
 
 def pair_reason(pair: Pair) -> str:
     """Why a pair has its verdict, in one sentence: the comparison's own, else its deciding gate."""
-    return visible(pair.sentence) or _reason(pair.verdict, pair.gates, pair.worst, pair.diagnoses, "", "")
+    gate = deciding_gate(pair.gates)
+    clause = gate_clause(gate, place=place_of(gate, pair.metrics, pair.worst)) if gate else _NO_REASON
+    return visible(pair.sentence) or _found(pair.diagnoses, "") or clause
 
 
-def _reason(
-    verdict: Verdict, gates: Sequence[GateResult], worst: Sequence[WorstElement], diagnoses: Sequence[Diagnosis], contract: str, note: str
-) -> str:
-    gate = deciding_gate(gates)
-    broken = gate is not None and gate.passed is False
-    if gate is not None and (broken or (verdict is Verdict.PASS)):
-        return gate_clause(gate, worst, contract)
-    for text in (*(d.sentence for d in diagnoses), note):  # a verdict no gate decided: what was found decides
-        if text:
-            return visible(text)
-    return gate_clause(gate, worst, contract) if gate is not None else "no gate applies and no reason was recorded"
+_NO_REASON = "no gate applies and no reason was recorded"
+
+
+def _found(diagnoses: Sequence[Diagnosis], note: str) -> str:
+    """What was found, where no gate decided: the first sentence there is."""
+    return next((visible(text) for text in (*(d.sentence for d in diagnoses), note) if text), "")
 
 
 def element_text(element: WorstElement, fmt: str, actual: str, expected: str) -> str:
@@ -212,8 +225,8 @@ def side_message(result: TensorResult, side: Side) -> str:
     if side.scope != "full":
         head += f" [scope {visible(side.scope)}]"
     lines = [head]
-    lines += _evidence(side.verdict, side.worst, side.format, side.label, REFERENCE, side.metrics, result.shape)
-    lines += _gate_lines(side.gates, side.worst)
+    lines += _evidence(side, side.format, (side.label, REFERENCE), result.shape)
+    lines += _gate_lines(side)
     lines += [f"  cause {visible(d.code)}: {visible(d.sentence)}" for d in side.diagnoses]
     if side.note and visible(side.note) not in head:
         lines.append(f"  note: {visible(side.note)}")
@@ -228,8 +241,8 @@ def pair_message(result: TensorResult, pair: Pair) -> str:
     subject = f"output '{visible(result.tensor)}'" + (f" ({visible(fmt)})" if fmt else "")
     a, b = visible(pair.a), visible(pair.b)
     lines = [f"{_head(pair.verdict, result)} {subject}, {a} against {b}: {pair_reason(pair)} [{pair.attribution}]"]
-    lines += _evidence(pair.verdict, pair.worst, fmt, pair.a, pair.b, pair.metrics, result.shape)
-    lines += _gate_lines(pair.gates, pair.worst)
+    lines += _evidence(pair, fmt, (pair.a, pair.b), result.shape)
+    lines += _gate_lines(pair)
     lines += [f"  cause {visible(d.code)}: {visible(d.sentence)}" for d in pair.diagnoses]
     return "\n".join(lines)
 
@@ -246,27 +259,26 @@ def _head(verdict: Verdict, result: TensorResult) -> str:
     return f"{verdict} {visible(result.case_id)}{candidate}"
 
 
-def _evidence(
-    verdict: Verdict,
-    worst: Sequence[WorstElement],
-    fmt: str,
-    actual: str,
-    expected: str,
-    metrics: Mapping[str, Any],
-    shape: tuple[int, ...],
-) -> list[str]:
-    counts = counts_text(metrics, shape)
-    if worst and verdict is not Verdict.PASS:
-        return [f"  {element_text(worst[0], fmt, actual, expected)}{'; ' + counts if counts else ''}"]
-    return [f"  {visible(actual) or 'actual'} against {visible(expected)}: {counts}"] if counts else []
+def _evidence(subject: Side | Pair, fmt: str, labels: tuple[str, str], shape: tuple[int, ...]) -> list[str]:
+    """The element the first line speaks of (else the one of largest error, with its index), and the counts."""
+    counts = counts_text(subject.metrics, shape)
+    actual, expected = labels
+    if not subject.worst or subject.verdict is Verdict.PASS:
+        return [f"  {visible(actual) or 'actual'} against {visible(expected)}: {counts}"] if counts else []
+    place = place_of(deciding_gate(subject.gates), subject.metrics, subject.worst)
+    said = isinstance(place, WorstElement) and isinstance(subject, Side)
+    element = place if isinstance(place, WorstElement) else subject.worst[0]
+    lead = "" if said else f"largest error at {index_text(element.index)}: "
+    return [f"  {lead}{element_text(element, fmt, actual, expected)}{'; ' + counts if counts else ''}"]
 
 
-def _gate_lines(gates: Sequence[GateResult], worst: Sequence[WorstElement]) -> list[str]:
-    decided = deciding_gate(gates)
+def _gate_lines(subject: Side | Pair) -> list[str]:
+    decided = deciding_gate(subject.gates)
     lines = []
     if decided is not None and decided.value is not None and decided.source:
         limit = f"{visible(decided.metric)} {decided.comparison} {number(decided.limit)}"
         lines.append(f"  limit {limit}: {visible(decided.source)}")
-    lines += [f"  also broken: {gate_clause(g, worst)}" for g in failed_gates(gates)[1:]]
-    lines += [f"  {gate_clause(g)}" for g in gates if g.passed is None and g is not decided]
+    for gate in failed_gates(subject.gates)[1:]:
+        lines.append(f"  also broken: {gate_clause(gate, place=place_of(gate, subject.metrics, subject.worst))}")
+    lines += [f"  {gate_clause(g)}" for g in subject.gates if g.passed is None and g is not decided]
     return lines

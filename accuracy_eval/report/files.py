@@ -103,6 +103,8 @@ def file_stem(text: str) -> str:
     safe = re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-") or "report"
     if safe == text and len(safe) <= MAX_STEM and not _RESERVED.match(safe):
         return safe
+    if _RESERVED.match(safe):  # Windows keeps these names for devices, whatever follows the first dot
+        safe = f"report-{safe}"
     return f"{safe[: MAX_STEM - 13].rstrip('._-')}_{short_hash(text)}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from accuracy_eval import messages
 from accuracy_eval.records import Results
-from accuracy_eval.report.rows import COLUMNS, all_rows, dimension_letters, flat_metrics, metric_names, reproduce
+from accuracy_eval.report.rows import COLUMNS, all_rows, dimension_letters, metric_names, reproduce
 
 NAME = "results.csv"
 _ACTIVE = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs a cell that begins so
@@ -25,7 +25,7 @@ def write(results: Results, folder: Path) -> list[Path]:
         out = csv.writer(stream, lineterminator="\n")
         out.writerow([*fixed, *map(cell, letters), *map(cell, names), "command"])
         for row in rows:
-            dims, values = row.case.dims if row.case else {}, flat_metrics(row.metrics)
+            dims, values = row.case.dims if row.case else {}, row.flat
             cells = [c.get(row) for c in COLUMNS] + [dims.get(d) for d in letters] + [values.get(m) for m in metrics]
             out.writerow([cell(v) for v in (*cells, reproduce(results, row.holder.case_id))])
     return [path]

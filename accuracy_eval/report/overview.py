@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from accuracy_eval import messages
 from accuracy_eval.records import Case, DumpInfo, Results
 from accuracy_eval.report import findings as first
 from accuracy_eval.report.findings import Finding
-from accuracy_eval.report.sheets import SHEETS, Volume, verdict_cell
+from accuracy_eval.report.sheets import SHEETS, SUMMARY_TABLES, Volume, verdict_cell
 from accuracy_eval.report.workbook import HEADER, PLAIN, WRAP, Book, Cell, Page, Style
 
 MAX_FINDINGS = 8  # more do not fit on a page one can read
 MAX_LISTED = 14  # workbooks named on the summary's overview
 MAX_DUMPS = 8
-WIDTHS = (15, 34, 20, 46, 40)  # A4 landscape
+MAX_PAIRS = 10
+WIDTHS = (16, 44, 19, 46, 38)  # A4 landscape
 
 
 def overview(book: Book, results: Results, part: Volume, names: Sequence[str]) -> None:
@@ -48,12 +49,10 @@ def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequenc
             Cell("all", HEADER),
             Cell("example", HEADER),
         )
-        for s in first.pair_summaries(results.tensors).values():
+        for s in list(first.pair_summaries(results.tensors).values())[:MAX_PAIRS]:
             counts = ", ".join(f"{n} {who}" for who, n in s.attributions.most_common(4))
             names = f"{s.a} against {s.b}"
-            page.line(
-                verdict_cell(s.verdict), Cell(names, WRAP), Cell(s.who, WRAP), Cell(counts, WRAP), Cell(_cut(s.example.sentence), WRAP)
-            )
+            page.line(verdict_cell(s.verdict), *(Cell(_cut(t, 150), WRAP) for t in (names, s.who, counts, s.example.sentence)))
     page.gap()
     page.line(Cell("Workbooks", HEADER), Cell("file", HEADER), *[Cell(None, HEADER)] * 3)
     ordered = sorted(parts, key=lambda p: -p.verdict.severity)
@@ -68,7 +67,7 @@ def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequenc
         ("Workbooks", "all files of this report"),
         ("Matrix", "dump against dump: worst verdict and who is off"),
         ("All", "one flat row per verdict with every metric: filter it, or put a pivot table on it"),
-        *((n, SHEETS[n]) for n in ("Platforms", "Gates", "Not compared")),
+        *((n, SHEETS[n]) for n in SUMMARY_TABLES),
     ):
         page.text(Cell(name, PLAIN, f"#{name}"), Cell(text))
 
@@ -155,35 +154,25 @@ def _dumps(page: Page, results: Results, part: Volume) -> None:
         page.text("", Cell(f"{len(results.dumps) - MAX_DUMPS} more: sheet Platforms", PLAIN, "#Platforms"))
 
 
-_DEVICE = ("device_name", "device", "gpu", "name", "cpu_name", "cpu", "processor")
 _SOFTWARE = (
-    "torch",
-    "torch_version",
-    "cuda",
-    "cuda_version",
-    "rocm",
-    "rocm_version",
-    "hip",
-    "hip_version",
-    "driver",
-    "driver_version",
-    "blas",
-    "numpy",
+    ("torch_version", "torch"),
+    ("torch_cuda", "CUDA"),
+    ("torch_rocm", "ROCm"),
+    ("torch_hip", "HIP"),
+    ("driver_version", "driver"),
+    ("numpy_version", "numpy"),
 )
 
 
 def device_name(dump: DumpInfo) -> str:
     """The device as its platform record names it, with its architecture."""
-    name = next((str(dump.platform[k]) for k in _DEVICE if dump.platform.get(k)), "unknown device")
-    arch = dump.platform.get("arch")
+    name, arch = str(dump.platform.get("device_name") or "unknown device"), dump.platform.get("arch")
     return f"{name} ({arch})" if arch and str(arch) not in name else name
 
 
 def software(dump: DumpInfo) -> str:
     """Versions that matter most, in one line."""
-    return ", ".join(
-        f"{k} {dump.platform[k]}" for k in _SOFTWARE if dump.platform.get(k) is not None and not isinstance(dump.platform[k], Mapping)
-    )
+    return ", ".join(f"{title} {dump.platform[key]}" for key, title in _SOFTWARE if dump.platform.get(key) is not None)
 
 
 def _cut(text: str, size: int = 600) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from accuracy_eval import messages
+from accuracy_eval.metrics.registry import METRICS
 from accuracy_eval.records import (
     Attribution,
     Case,
@@ -73,6 +74,16 @@ class Row:
     def metrics(self) -> Mapping[str, Any]:
         return {} if isinstance(self.subject, NotCompared) else self.subject.metrics
 
+    @cached_property
+    def gate(self) -> GateResult | None:
+        """The gate that decides."""
+        return messages.deciding_gate(self.gates)
+
+    @cached_property
+    def flat(self) -> dict[str, Any]:
+        """Metrics as scalars."""
+        return flat_metrics(self.metrics)
+
     @property
     def gates(self) -> Sequence[GateResult]:
         return () if isinstance(self.subject, NotCompared) else self.subject.gates
@@ -93,7 +104,7 @@ class Row:
         sides = self.result.sides if self.result else ()
         return next((s.format for s in sides if s.label == self.actual), "")
 
-    @property
+    @cached_property
     def reason(self) -> str:
         """Why, in one line."""
         if isinstance(self.subject, NotCompared):
@@ -141,9 +152,11 @@ def tensor_rows(result: TensorResult) -> Iterator[Row]:
         yield Row(pair, result)
 
 
-def findings_first(rows: Iterable[Row]) -> list[Row]:
-    """Rows by severity, the worst first; otherwise in the order given."""
-    return sorted(rows, key=lambda row: -row.verdict.severity)
+def findings_first(results: Results) -> list[Row]:
+    """All rows, the worst tensors and cases first, otherwise in the order given; the rows of one tensor stay together."""
+    items: list[tuple[Verdict, list[Row]]] = [(t.verdict, list(tensor_rows(t))) for t in results.tensors]
+    items += [(n.verdict, [Row(n)]) for n in results.not_compared]
+    return [row for _, rows in sorted(items, key=lambda item: -item[0].severity) for row in rows]
 
 
 def _of_case(name: str) -> Callable[[Row], Value]:
@@ -151,12 +164,7 @@ def _of_case(name: str) -> Callable[[Row], Value]:
 
 
 def _of_gate(name: str) -> Callable[[Row], Value]:
-    def get(row: Row) -> Value:
-        gate = messages.deciding_gate(row.gates)
-        value: Value = getattr(gate, name) if gate else None
-        return value
-
-    return get
+    return lambda row: getattr(row.gate, name) if row.gate else None
 
 
 def _options(row: Row) -> Value:
@@ -211,31 +219,27 @@ COLUMNS: tuple[Column, ...] = (
     Column("sha256", _of_side("sha256"), note="of the output's codes"),
     Column("case_id", lambda r: r.holder.case_id),
 )
-# Metrics in the order a reader wants them; others follow by name.
+# Metrics a reader looks at first; the others follow in the order of the registry.
 _FIRST = ("budget_max", "rel_fro", "snr_db", "max_abs", "ulp_max", "mismatch_count", "cosine")
-_NUMBER_FORMATS = (
-    ("_db", "0.0"), ("cosine", "0.000000000"), ("_count", "#,##0"), ("_fraction", "0.0000%"), ("gain", "0.000000"), ("budget", "0.00"),
-    ("_sigma", "0.00"), ("allclose_violations", "#,##0"),
-)  # fmt: skip
-_ULP_FORMAT = "[<100]0.00;#,##0"  # real-valued against the reference; whole numbers between dumps
 
 
 def metric_format(name: str, value: Any = None) -> str:
-    """Spreadsheet number format of a metric, by the unit its name ends in; whole numbers (counts, code distances) get no decimals."""
-    if isinstance(value, int):
+    """Spreadsheet number format of a metric: the registry's, and for names it does not know that of a count or of a ratio.
+
+    Distances in ulp that are whole numbers (between two dumps all are) get no decimals.
+    """
+    if name.startswith("ulp") and isinstance(value, int | float) and float(value).is_integer():
         return "#,##0"
-    if name.startswith("ulp"):
-        return _ULP_FORMAT
-    for part, number_format in _NUMBER_FORMATS:
-        if name.startswith(part) or name.endswith(part):
-            return number_format
-    return "0.00E+00"
+    if name in METRICS:
+        return METRICS[name].number
+    return "#,##0" if isinstance(value, int) or name.startswith("allclose_violations") else "0.00E+00"
 
 
 def metric_names(rows: Iterable[Row]) -> list[str]:
     """Names of all metrics the rows hold, the ones looked at most first. Nested ones are flattened with dots."""
-    names = dict.fromkeys(name for row in rows for name in flat_metrics(row.metrics))
-    return [*(n for n in _FIRST if n in names), *(n for n in names if n not in _FIRST)]
+    names = dict.fromkeys(name for row in rows for name in row.flat)
+    known = [n for n in dict.fromkeys((*_FIRST, *METRICS)) if n in names]
+    return [*known, *(n for n in names if n not in known)]
 
 
 def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,8 +264,5 @@ def dimension_letters(rows: Iterable[Row]) -> list[str]:
 def reproduce(results: Results, case_id: str) -> str:
     """The command that compares this case alone, quoted for a POSIX shell."""
     files = [shlex.quote(messages.visible(d.file)) for d in results.dumps]
-    return " ".join(["accuracy-eval compare", *files, "--case", shlex.quote(messages.visible(case_id))])
-
-
-def finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    gates = [] if results.profile == "default" else ["--gates", shlex.quote(messages.visible(results.profile))]
+    return " ".join(["accuracy-eval compare", *files, "--case", shlex.quote(messages.visible(case_id)), *gates])

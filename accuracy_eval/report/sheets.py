@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,16 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accuracy_eval import messages
+from accuracy_eval.metrics.registry import METRICS
 from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict, to_json
 from accuracy_eval.report.findings import PairSummary, counts_sentence, findings, pair_summaries, side_summaries
 from accuracy_eval.report.rows import (
     COLUMNS,
     MARGIN_FORMAT,
     Row,
-    all_rows,
     dimension_letters,
     findings_first,
-    flat_metrics,
     metric_format,
     metric_names,
     reproduce,
@@ -33,7 +33,9 @@ SHEETS = {
     "Platforms": "machines and software side by side; what differs is marked",
     "Gates": "the limits in force, where each comes from, how often it was applied and broken",
     "Not compared": "cases left out, each with its reason",
+    "Definitions": "what each metric means, its unit and which way is better",
 }
+SUMMARY_TABLES = ("Platforms", "Gates", "Not compared", "Definitions")  # also in summary.xlsx
 QUIET_WORST = 1  # elements listed for a row that passed; a finding gets all it has
 _COLUMN = {c.name: c for c in COLUMNS}
 # what tells one row of a workbook from another; its op and shape are in its name
@@ -74,11 +76,6 @@ class Volume:
     def counts(self) -> Counter[Verdict]:
         return Counter([t.verdict for t in self.tensors] + [n.verdict for n in self.skipped])
 
-    @property
-    def rows(self) -> list[Row]:
-        """Sides and pairs, findings first."""
-        return findings_first(row for result in self.tensors for row in tensor_rows(result))
-
     def only(self, results: Results) -> Results:
         """The results with these tensors and cases alone."""
         return replace(results, tensors=self.tensors, not_compared=self.skipped)
@@ -86,18 +83,19 @@ class Volume:
 
 def table_names(part: Volume) -> list[str]:
     """Names of the table sheets a volume needs, in order."""
-    needless = set() if part.tensors else {"Verdict", "Metrics", "Worst elements"}
+    needless = set() if part.tensors else {"Verdict", "Metrics", "Worst elements", "Definitions"}
     if not part.skipped:
         needless.add("Not compared")
     return [name for name in SHEETS if name not in needless]
 
 
+@functools.cache
 def verdict_cell(verdict: Verdict) -> Cell:
     return Cell(str(verdict), Style(verdict=verdict))
 
 
 def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
-    rows = part.rows
+    rows = findings_first(replace(part.only(results), not_compared=()))
     lead = ["who", "actual", "expected", *_used(rows, _KEYS), "contract", *_used(rows, ("scope",))]
     tail = ["causes", "reason", "gate_source", "resolution", "attribution", "case_id"]
     gates = _gates_of(rows)
@@ -123,29 +121,29 @@ def _gate_cells(gate: GateResult | None, metric: str) -> list[Any]:
     if gate is None:
         return [None, None, None]
     if gate.passed is None:
-        return [Cell("not applied", MARK), gate.limit, None]
+        return [Cell("not applied", Style(right=True, mark=True)), gate.limit, None]
     if gate.passed:
         return [gate.value, gate.limit, gate.margin]
-    broken = Style(metric_format(metric), verdict=Verdict.FAIL)
-    return [Cell(gate.value, broken), gate.limit, Cell(gate.margin, replace(broken, number_format=MARGIN_FORMAT))]
+    return [Cell(gate.value, _broken(metric_format(metric))), gate.limit, Cell(gate.margin, _broken(MARGIN_FORMAT))]
+
+
+@functools.cache
+def _broken(number_format: str) -> Style:
+    return Style(number_format, verdict=Verdict.FAIL)
 
 
 def metric_sheet(book: Book, results: Results, part: Volume) -> None:
-    rows = part.rows
+    rows = findings_first(replace(part.only(results), not_compared=()))
     lead = ["actual", "expected", *_used(rows, _KEYS)]
     names = metric_names(rows)
-    tables = [flat_metrics(row.metrics) for row in rows]
-    columns = [_VERDICT, *map(_column, lead), *(_metric_column(n, tables) for n in names)]
-    data = (
-        [verdict_cell(row.verdict), *(_COLUMN[n].get(row) for n in lead), *(table.get(n) for n in names)]
-        for row, table in zip(rows, tables, strict=True)
-    )
+    columns = [_VERDICT, *map(_column, lead), *map(_metric_column, names)]
+    data = ([verdict_cell(row.verdict), *(_COLUMN[n].get(row) for n in lead), *_metric_cells(row.flat, names)] for row in rows)
     note = f"{part.title}: every metric. Against the reference in real numbers, dump against dump by codes; ulp of the output format."
     book.table("Metrics", columns, data, note=note, freeze=3)
 
 
 def worst_sheet(book: Book, results: Results, part: Volume) -> None:
-    rows = part.rows
+    rows = findings_first(replace(part.only(results), not_compared=()))
     lead = ["actual", "expected", *_used(rows, _KEYS)]
     real = Style("0.000000E+00;-0.000000E+00;0")
     columns = [
@@ -202,7 +200,7 @@ def platform_sheet(book: Book, results: Results, part: Volume) -> None:
     data = []
     for name, values in facts.items():
         differs = len({repr(v) for v in values}) > 1
-        style = Style(wrap=True, mark=differs)
+        style = Style(wrap=True, mark=differs, left=True)
         data.append(
             [Cell("differs" if differs else "same", MARK if differs else PLAIN), name, *(Cell(_or_unknown(v), style) for v in values)]
         )
@@ -258,7 +256,7 @@ def gate_sheet(book: Book, results: Results, part: Volume) -> None:
         TableColumn("gate", BOLD),
         TableColumn("metric"),
         TableColumn("comparison", Style(center=True)),
-        TableColumn("limit", Style("General")),
+        TableColumn("limit", Style(right=True)),
         TableColumn("applies to", WRAP, 34),
         TableColumn("applied", _COUNT),
         TableColumn("broken", _COUNT),
@@ -293,6 +291,14 @@ def skipped_sheet(book: Book, results: Results, part: Volume) -> None:
     )
 
 
+def definition_sheet(book: Book, results: Results, part: Volume) -> None:
+    names = metric_names(row for result in part.tensors for row in tensor_rows(result))
+    columns = [TableColumn("metric", BOLD), TableColumn("unit"), TableColumn("better"), TableColumn("definition", WRAP, 110)]
+    data = [[m.name, m.unit, m.better, m.definition] for m in (METRICS[n] for n in names if n in METRICS)]
+    note = "a is actual, e expected, d = a - e; sums run over the elements that are finite on both sides."
+    book.table("Definitions", columns, data, note=note)
+
+
 TABLES: dict[str, Callable[[Book, Results, Volume], None]] = {
     "Verdict": verdict_sheet,
     "Metrics": metric_sheet,
@@ -300,6 +306,7 @@ TABLES: dict[str, Callable[[Book, Results, Volume], None]] = {
     "Platforms": platform_sheet,
     "Gates": gate_sheet,
     "Not compared": skipped_sheet,
+    "Definitions": definition_sheet,
 }
 
 
@@ -363,8 +370,8 @@ def matrix_sheet(book: Book, results: Results) -> None:
             s = pairs.get((a, b)) or pairs.get((b, a))
             cells.append(_pair_cell(s) if s and a != b else "—" if a == b else "not compared")
         data.append(cells)
-    columns = [TableColumn("dump", WRAP, 24), TableColumn("against the reference", WRAP, 28)]
-    columns += [TableColumn(messages.visible(b), WRAP, 28) for b in labels]
+    columns = [TableColumn("dump", WRAP, 24), TableColumn("against the reference", WRAP, 34)]
+    columns += [TableColumn(messages.visible(b), WRAP, 34) for b in labels]
     note = "Worst verdict of every pair of dumps, who is off there, and how often each answer came."
     book.table("Matrix", columns, data, note=note)
 
@@ -380,18 +387,17 @@ def _matrix_cell(verdict: Verdict | None, text: str) -> Cell:
 
 def flat_sheet(book: Book, results: Results, files: Mapping[int, str]) -> None:
     """One flat row per verdict, header in the first row: made for filters, pivot tables and data frames."""
-    rows = findings_first(all_rows(results))
+    rows = findings_first(results)
     letters, names = dimension_letters(rows), metric_names(rows)
-    tables = [flat_metrics(row.metrics) for row in rows]
     columns = [TableColumn(c.name, Style(c.number_format), _WIDTHS.get(c.name)) for c in COLUMNS if c.name != "verdict"]
     columns = [replace(_VERDICT, title="verdict"), *columns, *(TableColumn(d, Style("0")) for d in letters)]
-    columns += [_metric_column(n, tables) for n in names] + [TableColumn("workbook", PLAIN, 30)]
+    columns += [*map(_metric_column, names), TableColumn("workbook", PLAIN, 30)]
     data = []
-    for row, table in zip(rows, tables, strict=True):
+    for row in rows:
         dims = row.case.dims if row.case else {}
         file = files.get(id(row.result or row.subject), "")
         cells = [verdict_cell(row.verdict), *(c.get(row) for c in COLUMNS if c.name != "verdict"), *(dims.get(d) for d in letters)]
-        data.append([*cells, *(table.get(n) for n in names), Cell(file, PLAIN, file)])
+        data.append([*cells, *_metric_cells(row.flat, names), Cell(file, PLAIN, file)])
     book.table("All", columns, data)
 
 
@@ -404,11 +410,17 @@ def _column(name: str) -> TableColumn:
     return TableColumn(_TITLES.get(name, name), Style(_COLUMN[name].number_format), _WIDTHS.get(name))
 
 
-def _metric_column(name: str, tables: Iterable[Mapping[str, Any]]) -> TableColumn:
-    # a column has one number format: that of its first number (real-valued ulp against the reference and code distances share one)
-    value = next((v for t in tables for v in [t.get(name)] if isinstance(v, float)), None)
-    value = value if value is not None else next((v for t in tables for v in [t.get(name)] if v is not None), None)
-    return TableColumn(name.replace("_", " "), Style(metric_format(name, value)))
+def _metric_column(name: str) -> TableColumn:
+    return TableColumn(name, Style(metric_format(name)))
+
+
+def _metric_cells(table: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    """Values of the metrics, whole distances in ulp shown without decimals."""
+    return [Cell(v, _COUNT) if n.startswith("ulp") and _whole(v) else v for n, v in ((n, table.get(n)) for n in names)]
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | float) and float(value).is_integer()
 
 
 _USUAL = {"direction": "fwd", "candidate": "default", "lane": "random", "scope": "full"}

@@ -1,15 +1,23 @@
-"""A workbook written row by row: typed cells that never become formulas, styles, links, print setup, and the same bytes every time."""
+"""A workbook written row by row: typed cells that never become formulas, styles, links, print setup, and the same bytes every time.
+
+openpyxl writes everything but the rows: styles, sheet properties, links, the container. The rows are written here as text, ten times
+as fast, and put into the sheets when the container is copied with fixed dates, which has to be done anyway.
+"""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import re
+import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote
+from xml.sax.saxutils import escape
 
 from openpyxl import Workbook
 from openpyxl.cell import WriteOnlyCell
@@ -24,6 +32,8 @@ MAX_ROWS = 1_048_576  # rows of a sheet
 MAX_TEXT = 32_767  # characters of a cell
 MAX_LINKS = 65_000  # a sheet holds 65,530
 SHEET_NAME = 31
+MAX_HEIGHT = 409.0  # points of a row
+PRINT_WIDTH = 230  # characters across a landscape page, about 6 point
 _SMALLEST = 2.2250738585072014e-308  # spreadsheets have no subnormal numbers
 _EXACT = 1 << 53  # whole numbers a spreadsheet holds exactly
 _ACTIVE = ("=", "+", "-", "@")  # editing such a cell would turn it into a formula: it gets the "text" mark (quotePrefix)
@@ -55,7 +65,15 @@ class Style:
     mono: bool = False
     grey: bool = False
     center: bool = False
-    text: bool = False  # set by the writer: quotePrefix
+    right: bool = False  # also set by the writer for text in a column of numbers
+    left: bool = False
+    indent: bool = False  # set by the writer for text in a table: it may follow a number
+    text: bool = False  # set by the writer for text that starts like a formula: quotePrefix
+
+    @property
+    def numeric(self) -> bool:
+        """Whether a column of this style holds numbers."""
+        return self.number_format not in ("General", "@")
 
 
 PLAIN = Style()
@@ -85,7 +103,7 @@ class TableColumn:
 
 
 class Book:
-    """A workbook being written to `path`."""
+    """A workbook being written to `path`; a context manager, which drops what was not saved."""
 
     def __init__(self, path: Path, title: str) -> None:
         self.path = path
@@ -93,6 +111,14 @@ class Book:
         self._book.properties.creator = "accuracy-eval"
         self._book.properties.title = visible(title)[:255]
         self._names: set[str] = set()
+        self._sheets: list[_Rows] = []
+
+    def __enter__(self) -> Book:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sheet in self._sheets:
+            sheet.close()
 
     def sheet_name(self, wanted: str) -> str:
         """A sheet name a spreadsheet accepts, not yet used here: at most 31 characters, no []:*? or slash, no apostrophe at the ends."""
@@ -109,7 +135,7 @@ class Book:
 
     def page(self, name: str, widths: Sequence[float]) -> Page:
         """A free sheet of fixed column widths that prints on one page."""
-        return Page(self._sheet(self.sheet_name(name), widths, one_page=True))
+        return Page(self._sheet(self.sheet_name(name), widths, one_page=True), widths)
 
     def table(
         self,
@@ -129,55 +155,71 @@ class Book:
         lead = (1 if note else 0) + 1
         per_sheet = max_rows - lead
         widths = [c.width or fitting_width(c, (row[i] for row in data)) for i, c in enumerate(columns)]
+        lines = max(math.ceil(_length(c.title) / max(w - 3, 4)) for c, w in zip(columns, widths, strict=True))
+        header = [Cell(c.title, replace(HEADER, right=c.style.numeric or c.style.right, indent=True)) for c in columns]
+        styles = [c.style if c.style.numeric else replace(c.style, indent=True) for c in columns]
+        wraps = any(c.style.wrap for c in columns)
         names = []
         for start in range(0, max(len(data), 1), per_sheet):
             names.append(self.sheet_name(name))
-            sheet = self._sheet(names[-1], widths, one_page=False)
+            out = self._sheet(names[-1], widths, one_page=False)
             part = data[start : start + per_sheet]
-            last = get_column_letter(len(columns))
-            sheet.freeze_panes = f"{get_column_letter(freeze + 1)}{lead + 1}"
-            sheet.auto_filter.ref = f"A{lead}:{last}{lead + len(part)}"
-            sheet.print_title_rows = f"{lead}:{lead}"
-            writer = _Rows(sheet)
+            self._table_view(out.sheet, columns, widths, lead, len(part), freeze)
             if note:
-                writer.append([Cell(note, NOTE)])
-            lines = max(math.ceil(_length(c.title) / max(w - 3, 4)) for c, w in zip(columns, widths, strict=True))
-            writer.append([Cell(c.title, HEADER) for c in columns], height=13.5 * min(lines, 3) + 3)
-            styles = [c.style for c in columns]
+                out.append([Cell(note, NOTE)], [PLAIN])
+            out.append(header, styles, height=13.5 * min(lines, 3) + 3)
             for row in part:
-                writer.append([v if isinstance(v, Cell) else Cell(v, s) for v, s in zip(row, styles, strict=True)])
+                out.append(row, styles, height=row_height(row, widths, styles) if wraps else None)
         return names
 
-    def _sheet(self, name: str, widths: Sequence[float], *, one_page: bool) -> Any:
+    def _table_view(self, sheet: Any, columns: Sequence[TableColumn], widths: Sequence[float], lead: int, count: int, freeze: int) -> None:
+        last = get_column_letter(len(columns))
+        sheet.freeze_panes = f"{get_column_letter(freeze + 1)}{lead + 1}"
+        sheet.auto_filter.ref = f"A{lead}:{last}{lead + count}"
+        sheet.print_title_rows = f"{lead}:{lead}"
+        printed = sum(total <= PRINT_WIDTH for total in itertools.accumulate(widths)) or 1
+        if printed < len(columns):  # a line of 60 columns on one page cannot be read: print what comes first, and say so
+            shown = get_column_letter(printed)
+            sheet.print_area = f"A1:{shown}{lead + count}"
+            sheet.oddFooter.left.text = f"&A, columns A to {shown} of {last}"
+
+    def _sheet(self, name: str, widths: Sequence[float], *, one_page: bool) -> _Rows:
         sheet = self._book.create_sheet(name)
         for i, width in enumerate(widths, 1):
             sheet.column_dimensions[get_column_letter(i)].width = width
         sheet.page_setup.orientation = "landscape"
-        sheet.page_setup.paperSize = 9 if one_page else 8  # A4; tables A3
+        sheet.page_setup.paperSize = 9  # A4
         sheet.sheet_properties.pageSetUpPr.fitToPage = True
         sheet.page_setup.fitToWidth = 1
         sheet.page_setup.fitToHeight = 1 if one_page else 0
         sheet.page_margins.left = sheet.page_margins.right = 0.4
-        sheet.page_margins.top, sheet.page_margins.bottom = 0.5, 0.6
+        sheet.page_margins.top, sheet.page_margins.bottom, sheet.page_margins.footer = 0.5, 0.75, 0.35
         sheet.oddFooter.left.text = "&A"
         sheet.oddFooter.right.text = "&P / &N"
         sheet.sheet_view.showGridLines = not one_page
-        return sheet
+        self._sheets.append(_Rows(sheet, self.path.parent))
+        return self._sheets[-1]
 
     def save(self) -> Path:
         """Write the file: same content, same bytes, whatever the time, the system and the user."""
         raw = self.path.with_suffix(".raw")
         self._book.save(raw)
+        rows = {f"xl/worksheets/sheet{i}.xml": sheet for i, sheet in enumerate(self._sheets, 1)}
         with zipfile.ZipFile(raw) as source, zipfile.ZipFile(self.path, "w", zipfile.ZIP_DEFLATED) as target:
             for entry in source.infolist():
                 fixed = zipfile.ZipInfo(entry.filename, (1980, 1, 1, 0, 0, 0))
                 fixed.compress_type, fixed.create_system, fixed.external_attr = zipfile.ZIP_DEFLATED, 3, 0o644 << 16
+                data = source.read(entry)
                 if entry.filename == "docProps/core.xml":
-                    target.writestr(fixed, re.sub(rb"(<dcterms:(\w+)[^>]*>)[^<]*", rb"\g<1>1980-01-01T00:00:00Z", source.read(entry)))
+                    data = re.sub(rb"(<dcterms:\w+[^>]*>)[^<]*", rb"\g<1>1980-01-01T00:00:00Z", data)
+                if entry.filename not in rows:
+                    target.writestr(fixed, data)
                     continue
-                with source.open(entry) as old, target.open(fixed, "w", force_zip64=entry.file_size > 1 << 31) as new:
-                    while block := old.read(1 << 20):
-                        new.write(block)
+                head, tail = re.split(rb"<sheetData\s*/>|<sheetData>\s*</sheetData>", data)
+                with target.open(fixed, "w", force_zip64=True) as stream:
+                    stream.write(head + b"<sheetData>")
+                    rows[entry.filename].copy_to(stream)
+                    stream.write(b"</sheetData>" + tail)
         raw.unlink()
         return self.path
 
@@ -185,91 +227,121 @@ class Book:
 class Page:
     """A sheet filled line by line, with merged text lines."""
 
-    def __init__(self, sheet: Any) -> None:
-        self._sheet = sheet
-        self._rows = _Rows(sheet)
-        self._widths = [sheet.column_dimensions[get_column_letter(i + 1)].width for i in range(len(sheet.column_dimensions))]
+    def __init__(self, rows: _Rows, widths: Sequence[float]) -> None:
+        self._rows = rows
+        self._widths = list(widths)
+        self._plain = [PLAIN] * len(widths)
 
-    def line(self, *cells: Any, height: float | None = None) -> None:
+    def line(self, *cells: Any) -> None:
         """One row of cells; wrapped ones make it as high as their text needs."""
-        made = [c if isinstance(c, Cell) else Cell(c) for c in cells]
-        self._rows.append(made, height=height or self._height([(c, w) for c, w in zip(made, self._widths, strict=False)]))
+        self._rows.append(cells, self._plain, height=row_height(cells, self._widths, self._plain))
 
     def text(self, label: Any, cell: Cell) -> None:
         """A row of a label and one text over all other columns."""
         first = label if isinstance(label, Cell) else Cell(label, Style(bold=True))
         row = self._rows.count + 1
-        self._sheet.merged_cells.add(f"B{row}:{get_column_letter(len(self._widths))}{row}")
-        self._rows.append([first, cell], height=self._height([(cell, sum(self._widths[1:]))]))
+        self._rows.sheet.merged_cells.add(f"B{row}:{get_column_letter(len(self._widths))}{row}")
+        self._rows.append([first, cell], self._plain, height=row_height([cell], [sum(self._widths[1:])], self._plain))
 
     def gap(self) -> None:
-        self._rows.append([], height=7)
-
-    def _height(self, cells: Iterable[tuple[Cell, float]]) -> float:
-        lines = 1
-        for cell, width in cells:
-            if cell.style.wrap:
-                text = shown_text(cell.value, cell.style.number_format)
-                per_line = max(width * 1.05 * 10 / cell.style.size - 1, 4)
-                lines = max(lines, sum(_wrapped_lines(part, per_line) for part in text.split("\n")))
-        size = max((c.style.size for c, _ in cells if c.value is not None), default=10) if isinstance(cells, list) else 10
-        return lines * (size * 1.3) + 3
+        self._rows.append([], [], height=7)
 
 
 class _Rows:
-    """Appends rows to a write-only sheet, one reused cell object per style: styles are looked up once, not per cell."""
+    """The rows of one sheet, as XML text in a temporary file until the workbook is saved."""
 
-    def __init__(self, sheet: Any) -> None:
-        self._sheet = sheet
-        self._cells: dict[Style, Any] = {}
-        self._links = 0
+    def __init__(self, sheet: Any, folder: Path) -> None:
+        self.sheet = sheet
         self.count = 0
+        self._file = tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder)  # noqa: SIM115 - closed with the book
+        self._ids: dict[Style, int] = {}
+        self._by_identity: dict[tuple[int, str], tuple[Style, int]] = {}
+        self._links = 0
 
-    def append(self, cells: Sequence[Cell], height: float | None = None) -> None:
+    def append(self, values: Sequence[Any], styles: Sequence[Style], height: float | None = None) -> None:
+        """One row: values, or Cells with a style of their own."""
         self.count += 1
-        if height is not None:
-            self._sheet.row_dimensions[self.count].height = height
-        self._sheet.append(self._bound(cells))
-
-    def _bound(self, cells: Sequence[Cell]) -> Iterator[Any]:
-        # lazy: openpyxl writes each cell before it asks for the next, so one object per style serves all cells of a row
-        for cell in cells:
-            value, kind = typed(cell.value)
-            style = cell.style
-            if value is None:
-                if style.header or style.verdict:
-                    yield self._cell(style, "", "s")
-                else:
-                    yield None
+        r = self.count
+        parts = [f'<row r="{r}">' if height is None else f'<row r="{r}" ht="{height:.1f}" customHeight="1">']
+        for i, value in enumerate(values):
+            cell = value if type(value) is Cell else None
+            style = (cell.style if cell else styles[i]) if cell or i < len(styles) else PLAIN
+            text, kind = typed(cell.value if cell else value)
+            if text is None:
+                if cell and (style.header or style.verdict):
+                    parts.append(f'<c r="{_letters(i)}{r}" s="{self._id(style, "n")}"/>')
                 continue
-            if kind == "s" and value.startswith(_ACTIVE):
-                style = replace(style, text=True)
-            if cell.link and self._links < MAX_LINKS:
-                yield self._linked(replace(style, link=True), value, kind, cell.link)
+            if cell and cell.link and self._links < MAX_LINKS:
+                style = _linked(style)
+                self._link(f"{_letters(i)}{r}", cell.link)
+            if kind == "n":
+                parts.append(f'<c r="{_letters(i)}{r}" s="{self._id(style, "n")}"><v>{text}</v></c>')
             else:
-                yield self._cell(style, value, kind)
+                mark = "q" if text.startswith(_ACTIVE) else "s"
+                parts.append(f'<c r="{_letters(i)}{r}" s="{self._id(style, mark)}" t="inlineStr"><is>{_inline(text)}</is></c>')
+        parts.append("</row>\n")
+        self._file.write("".join(parts))
 
-    def _cell(self, style: Style, value: str, kind: str) -> Any:
-        made = self._cells.get(style)
-        if made is None:
-            made = self._cells[style] = _styled(self._sheet, style)
-        made.value = value
-        made.data_type = kind  # after the value: "=1+1" is text, "0.1" is a number written with all its digits
-        return made
+    def _id(self, style: Style, kind: str) -> int:
+        """Index of the style in the workbook; `kind`: "n" number, "s" text, "q" text that starts like a formula."""
+        known = self._by_identity.get((id(style), kind))
+        if known is not None:  # by identity: hashing a style costs more than the cell; the value holds it, so its id stays its own
+            return known[1]
+        full = style
+        if kind != "n":
+            full = replace(style, text=kind == "q", right=style.right or style.numeric)
+        number = self._ids.get(full)
+        if number is None:
+            number = self._ids[full] = _styled(self.sheet, full).style_id
+        self._by_identity[id(style), kind] = (style, number)
+        return number
 
-    def _linked(self, style: Style, value: str, kind: str, link: str) -> Any:
+    def _link(self, place: str, link: str) -> None:
         self._links += 1
-        made = self._cell(style, value, kind)
-        if link.startswith("#"):
-            inner = link[1:].replace("'", "''")
-            made.hyperlink = Hyperlink(ref="A1", location=f"'{inner}'!A1")
-        else:
-            made.hyperlink = Hyperlink(ref="A1", target=quote(link))
-        made.value = value
-        made.data_type = kind
-        # a cell object keeps its link, so it must not serve a second cell
-        del self._cells[style]
-        return made
+        inner = link[1:].replace("'", "''")
+        target = {"location": f"'{inner}'!A1"} if link.startswith("#") else {"target": quote(link)}
+        self.sheet._hyperlinks.append(Hyperlink(ref=place, **target))
+
+    def copy_to(self, stream: IO[bytes]) -> None:
+        """Write the rows, UTF-8."""
+        self._file.flush()
+        self._file.seek(0)
+        while block := self._file.read(1 << 20):
+            stream.write(block.encode())
+
+    def close(self) -> None:
+        """Drop the rows."""
+        self._file.close()
+
+
+@functools.cache
+def _linked(style: Style) -> Style:
+    return replace(style, link=True)
+
+
+@functools.cache
+def _letters(i: int) -> str:
+    return get_column_letter(i + 1)
+
+
+@functools.lru_cache(1 << 14)
+def _inline(text: str) -> str:
+    space = ' xml:space="preserve"' if text != text.strip() or "\n" in text else ""
+    return f"<t{space}>{escape(text)}</t>"
+
+
+def row_height(values: Sequence[Any], widths: Sequence[float], styles: Sequence[Style]) -> float:
+    """Height in points that shows all lines of the wrapped cells."""
+    lines, size = 1, 10
+    for value, width, style in zip(values, widths, styles, strict=False):
+        cell = value if isinstance(value, Cell) else Cell(value, style)
+        if cell.value is not None:
+            size = max(size, cell.style.size)
+        if cell.style.wrap:
+            # 1.25: letters are narrower than the digits a column's width is measured in
+            per_line = max(width * (1.0 if cell.style.mono else 1.25) * 10 / cell.style.size - 1, 4)
+            lines = max(lines, sum(_wrapped_lines(part, per_line) for part in shown_text(cell.value, cell.style.number_format).split("\n")))
+    return min(lines * size * 1.3 + 3, MAX_HEIGHT)
 
 
 def _styled(sheet: Any, style: Style) -> Any:
@@ -290,8 +362,11 @@ def _styled(sheet: Any, style: Style) -> Any:
         cell.fill = PatternFill("solid", fgColor=f"FF{fill}")
     if style.header or style.verdict:
         cell.border = Border(bottom=_LINE)
-    horizontal = "center" if style.center or style.verdict else None
-    cell.alignment = Alignment(horizontal=horizontal, vertical="center" if style.header else "top", wrap_text=style.wrap or None)
+    horizontal = (
+        "center" if style.center or style.verdict else ("right" if style.right else ("left" if style.left or style.indent else None))
+    )
+    indent = 1 if style.indent and horizontal == "left" else 0
+    cell.alignment = Alignment(horizontal, "center" if style.header else "top", wrap_text=style.wrap or None, indent=indent)
     cell.number_format = style.number_format
     if style.text:
         cell.quotePrefix = True
@@ -319,6 +394,7 @@ def typed(value: Any) -> tuple[Any, str]:
     return cell_text(str(value)), "s"
 
 
+@functools.lru_cache(1 << 14)
 def cell_text(text: str) -> str:
     """Text as a cell can hold it: control characters visible, at most 32,767 characters, "_x0041_" kept from being read as "A"."""
     text = re.sub(r"_(?=x[0-9A-Fa-f]{4}_)", "_x005F_", visible(text, lines=True))
@@ -330,14 +406,18 @@ def cell_text(text: str) -> str:
 
 def fitting_width(column: TableColumn, values: Iterable[Any]) -> float:
     """Width that shows the header in at most three lines and the first 500 values, between 6 and 60 characters."""
-    title = max((len(word) for word in re.split(r"[\s_]", column.title)), default=0)
-    longest = float(max(title, math.ceil(len(column.title) / 2)) + 3)  # the filter button
+    title = max((len(word) for word in column.title.split()), default=0)
+    longest = max(title, math.ceil(len(column.title) / 2)) * 1.1 + 3  # bold, beside the filter button
     for i, value in enumerate(values):
         if i == 500:
             break
         inner = value.value if isinstance(value, Cell) else value
         style = value.style if isinstance(value, Cell) else column.style
-        longest = max(longest, _length(shown_text(inner, style.number_format)) * (1.15 if style.mono or style.verdict else 1.0) + 1.5)
+        longest = max(
+            longest,
+            _length(shown_text(inner, style.number_format)) * (1.15 if style.mono or style.verdict else 1.0)
+            + (1.5 if style.numeric else 2.5),
+        )
     return float(min(max(longest, 6), 60))
 
 
@@ -346,9 +426,9 @@ def shown_text(value: Any, number_format: str) -> str:
     if value is None:
         return ""
     if isinstance(value, float) and math.isfinite(value):
+        decimals = number_format.split(";")[0].partition("E")[0].partition(".")[2].count("0")
         if "E+" in number_format:
-            return f"{value:.2e}"
-        decimals = number_format.split(";")[0].partition(".")[2].count("0")
+            return f"{value:.{decimals}e}"
         return f"{value:,.{decimals}f}" if number_format != "General" else f"{value:.9g}"
     return f"{value:,}" if isinstance(value, int) and "," in number_format else visible(str(value), lines=True)
 

@@ -35,23 +35,23 @@ def volumes(results: Results) -> list[Volume]:
 
 
 def _workbook(results: Results, part: Volume, folder: Path) -> Path:
-    book = Book(folder / part.file, part.title)
     names = sheets.table_names(part)
-    overview.overview(book, results, part, names)
-    for name in names:
-        sheets.TABLES[name](book, results, part)
-    return book.save()
+    with Book(folder / part.file, part.title) as book:
+        overview.overview(book, results, part, names)
+        for name in names:
+            sheets.TABLES[name](book, results, part)
+        return book.save()
 
 
 def _summary(results: Results, parts: list[Volume], folder: Path) -> Path:
     whole = Volume(f"{SUMMARY}.xlsx", "", "", results.tensors, results.not_compared)
     files = {id(item): part.file for part in parts for item in (*part.tensors, *part.skipped)}
-    book = Book(folder / whole.file, "accuracy-eval summary")
-    overview.summary_overview(book, results, whole, parts)
-    sheets.finding_sheet(book, results, files)
-    sheets.workbook_sheet(book, parts)
-    sheets.matrix_sheet(book, results)
-    sheets.flat_sheet(book, results, files)
-    for name in ("Platforms", "Gates", "Not compared"):
-        sheets.TABLES[name](book, results, whole)
-    return book.save()
+    with Book(folder / whole.file, "accuracy-eval summary") as book:
+        overview.summary_overview(book, results, whole, parts)
+        sheets.finding_sheet(book, results, files)
+        sheets.workbook_sheet(book, parts)
+        sheets.matrix_sheet(book, results)
+        sheets.flat_sheet(book, results, files)
+        for name in sheets.SUMMARY_TABLES:
+            sheets.TABLES[name](book, results, whole)
+        return book.save()

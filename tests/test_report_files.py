@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support_results import gemm_results, hostile_results, passing_results
+
+from accuracy_eval.errors import FileError, UsageError
+from accuracy_eval.report import WRITERS, write_reports
+from accuracy_eval.report.files import MANIFEST, MAX_STEM, file_stem, unique_stems
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_every_form_is_written_whole_and_listed(form: str, tmp_path: Path) -> None:
+    paths = write_reports(gemm_results(), tmp_path / "deep" / "folder", (form,))
+    assert {p.name for p in paths} | {MANIFEST} == {p.name for p in (tmp_path / "deep" / "folder").iterdir()}
+    assert all(p.stat().st_size for p in paths)
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_same_results_give_the_same_bytes(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datetime
+    import time
+
+    first = {p.name: p.read_bytes() for p in write_reports(gemm_results(), tmp_path / "a", (form,))}
+
+    class Later(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Later:
+            return cls(2031, 5, 6, 7, 8, 9, tzinfo=tz)
+
+        @classmethod
+        def utcnow(cls) -> Later:
+            return cls(2031, 5, 6, 7, 8, 9)
+
+    for module in ("openpyxl.packaging.core", "openpyxl.writer.excel"):
+        monkeypatch.setattr(f"{module}.datetime.datetime", Later)
+    monkeypatch.setattr(time, "time", lambda: 1_900_000_000.0)
+    monkeypatch.setattr(time, "localtime", lambda *a: time.gmtime(1_900_000_000))
+    second = {p.name: p.read_bytes() for p in write_reports(gemm_results(), tmp_path / "b", (form,))}
+    assert second == first
+
+
+def test_failing_writer_leaves_the_earlier_report_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_reports(passing_results(), tmp_path, ("xlsx", "json"))
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+    def fails(self: object) -> Path:
+        raise RuntimeError("in the middle")
+
+    monkeypatch.setattr("accuracy_eval.report.workbook.Book.save", fails)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        write_reports(gemm_results(), tmp_path, ("json", "xlsx"))
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_workbooks_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
+    write_reports(gemm_results(), tmp_path, ("xlsx", "json", "md"))
+    assert (tmp_path / "gemm-m8192.n8192.k8192.xlsx").exists()
+    write_reports(passing_results(), tmp_path, ("xlsx",))
+    assert {p.name for p in tmp_path.iterdir()} == {"gemm-m512.n128.k256.xlsx", "summary.xlsx", "results.json", "summary.md", MANIFEST}
+
+
+def test_file_changed_or_made_by_somebody_else_stays(tmp_path: Path) -> None:
+    write_reports(gemm_results(), tmp_path, ("xlsx",))
+    (tmp_path / "gemm-m8192.n8192.k8192.xlsx").write_bytes(b"my notes")
+    (tmp_path / "other.xlsx").write_bytes(b"mine")
+    write_reports(passing_results(), tmp_path, ("xlsx",))
+    assert (tmp_path / "gemm-m8192.n8192.k8192.xlsx").read_bytes() == b"my notes"
+    assert (tmp_path / "other.xlsx").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"xlsx": 5}', '{"xlsx": {"../victim.txt": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}}']
+)
+def test_damaged_manifest_removes_nothing(text: str, tmp_path: Path) -> None:
+    (tmp_path / "victim.txt").write_bytes(b"")
+    folder = tmp_path / "report"
+    folder.mkdir()
+    (folder / MANIFEST).write_text(text)
+    write_reports(passing_results(), folder, ("xlsx",))
+    assert (tmp_path / "victim.txt").exists()
+
+
+def test_unknown_form_names_all_forms(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown report form 'html'; allowed: csv, json, junit, md, xlsx"):
+        write_reports(passing_results(), tmp_path / "x", ("html",))
+    assert not (tmp_path / "x").exists()
+
+
+def test_folder_that_is_a_file_is_an_error_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("")
+    with pytest.raises(FileError, match=r"x: cannot write a report there: .*; name a folder that can be written"):
+        write_reports(passing_results(), tmp_path / "x", ("json",))
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_hostile_text_reaches_no_file_name(form: str, tmp_path: Path) -> None:
+    names = [p.name for p in write_reports(hostile_results(), tmp_path, (form,))]
+    assert all(set(n) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") for n in names)
+
+
+@pytest.mark.parametrize("text", ["gemm-m512.n128.k256", "attention-b1.h32.s4096.d128", "a_b"])
+def test_safe_names_stay(text: str) -> None:
+    assert file_stem(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["../../etc/passwd", "con", "NUL", "com1.x", "a/b", "a\\b", "", ".hidden", "ends.", "x" * 300, "gemm:1", "ä", "\ud800"]
+)
+def test_unsafe_names_are_changed_and_carry_a_hash(text: str) -> None:
+    stem = file_stem(text)
+    assert stem != text
+    assert len(stem) <= MAX_STEM
+    assert stem[-13] == "_"
+    assert stem[0] not in ".-"
+    assert stem.split(".")[0].lower() not in ("con", "nul", "com1")
+
+
+def test_names_that_differ_only_in_case_or_lost_characters_stay_apart() -> None:
+    keys = {"a": "Gemm-m1", "b": "gemm-M1", "c": "summary", "d": "a/b", "e": "a:b", "f": "y" * 90 + "1", "g": "y" * 90 + "2"}
+    stems = unique_stems(keys, taken=("summary",))
+    assert len({s.lower() for s in stems.values()} | {"summary"}) == len(keys) + 1
+    assert stems["a"] == "Gemm-m1"
+    assert unique_stems(dict(reversed(keys.items())), taken=("summary",)).keys() == stems.keys()
+
+
+def test_report_package_imports_no_spreadsheet_library() -> None:
+    heavy = "('openpyxl', 'pandas', 'rich', 'numba', 'torch')"
+    code = f"import sys, accuracy_eval.report, accuracy_eval.messages; sys.exit(any(m in sys.modules for m in {heavy}))"
+    assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.getcwd()}, check=False).returncode == 0
