@@ -181,8 +181,12 @@ def test_a_failed_write_leaves_the_earlier_part_and_no_temporary_file(tmp_path: 
     assert path.read_bytes() == before
 
 
-def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
-    assert write(tmp_path / "1").read_bytes() == write(tmp_path / "2").read_bytes()
+def test_equal_content_gives_equal_bytes_at_any_time(tmp_path: Path) -> None:
+    path = write(tmp_path / "1")
+    assert path.read_bytes() == write(tmp_path / "2").read_bytes()
+    with h5py.File(path) as f:
+        objects = [f.id, f["cases"].id, f["index"].id, f["cases/gemm.m4.n6.k8.nt.bfloat16.normal.s0/default/d"].id]
+        assert [h5py.h5o.get_info(o).ctime for o in objects] == [0, 0, 0, 0]
 
 
 def test_content_digest_is_the_hash_of_the_documented_lines() -> None:

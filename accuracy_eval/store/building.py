@@ -34,8 +34,10 @@ class Builder:
         access.set_libver_bounds(h5py.h5f.LIBVER_V18, h5py.h5f.LIBVER_V110)
         access.set_alignment(ALIGN_FROM_BYTES, ALIGN_BYTES)
         access.set_file_locking(False, True)  # the name is this writer's alone; some cluster file systems have no locks
-        self._file = h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, fapl=access)
-        self._groups: dict[str, Any] = {"": self._file}
+        creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+        creation.set_obj_track_times(False)  # of the root group
+        self._file = h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, creation, access)
+        self._groups: dict[str, Any] = {"": self._file}  # open ones: a path of groups, not all of them
         self._group_properties = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
         self._group_properties.set_obj_track_times(False)
         self._set_text(self._file, "schema", SCHEMA)
@@ -77,9 +79,15 @@ class Builder:
         return ds
 
     def _group(self, path: str) -> Any:
+        """The group at `path`, made where it is not there yet. Groups that do not lie on the way are closed."""
         if path not in self._groups:
-            parent, _, name = path.rpartition("/")
-            self._groups[path] = self._h5py.h5g.create(self._group(parent), name.encode(), gcpl=self._group_properties)
+            name = path.rpartition("/")[2].encode()
+            parent = self._group(path.rpartition("/")[0])
+            self._groups = {p: g for p, g in self._groups.items() if path.startswith(f"{p}/")}
+            there = parent.links.exists(name)
+            self._groups[path] = (
+                self._h5py.h5g.open(parent, name) if there else self._h5py.h5g.create(parent, name, gcpl=self._group_properties)
+            )
         return self._groups[path]
 
     def _set_text(self, obj: Any, key: str, text: str) -> None:

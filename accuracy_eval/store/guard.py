@@ -8,11 +8,15 @@ What is checked when:
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from accuracy_eval.errors import CorruptFile, HostileFile, NotADump
 from accuracy_eval.store.schema import check_schema
@@ -24,12 +28,19 @@ FREE_EXPANSION_BYTES = 1 << 24  # below this an expansion costs nothing
 FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32"}
 
 
+@cache
 def import_h5py() -> Any:
-    """h5py, loaded with HDF5's filter plugins switched off: a file must not be able to name a library to load."""
+    """h5py, loaded with HDF5's filter plugins switched off: a file must not be able to name a library to load.
+
+    Where h5py was in use before, its plugins stay as they are; a dataset with such a filter is refused all the same.
+    """
     before = os.environ.get("HDF5_PLUGIN_PRELOAD")
-    os.environ["HDF5_PLUGIN_PRELOAD"] = "::"  # HDF5's own name for "no plugins"; read once, when the library starts
+    os.environ["HDF5_PLUGIN_PRELOAD"] = "::"  # HDF5's own name for "no plugins"
     try:
         import h5py
+        import h5py.h5pl
+
+        h5py.h5pl.size()  # any call of the plugin interface makes the library read the variable, once for all
     finally:
         if before is None:
             del os.environ["HDF5_PLUGIN_PRELOAD"]
@@ -40,10 +51,16 @@ def import_h5py() -> Any:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[Any]:
-    """The h5py file, read-only and without locks (read-only media have none), once it has proved to be a readable dump."""
+    """The low-level h5py file, read-only and without locks (read-only media have none), once it has proved to be a readable dump.
+
+    Low-level: closing an h5py.File searches every object open in the process, which makes 10,000 files quadratic.
+    """
     h5py = import_h5py()
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_file_locking(False, True)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)  # with the file, everything opened through it
     try:
-        file = h5py.File(path, "r", locking=False)
+        file = h5py.h5f.open(os.fsencode(path), h5py.h5f.ACC_RDONLY, access)
     except OSError as e:
         raise NotADump(f"{path}: {_why_not_hdf5(path, e)}. Fetch or dump it again.") from None
     try:
@@ -73,13 +90,15 @@ def _why_not_hdf5(path: Path, error: OSError) -> str:
 def _root_text(file: Any, name: str, path: Path) -> str:
     """A root attribute of one short string; NotADump where it is missing or something else."""
     h5py = import_h5py()
-    if not h5py.h5a.exists(file.id, name.encode()):
+    if not h5py.h5a.exists(file, name.encode()):
         raise NotADump(f"{path}: HDF5 without a root attribute {name!r}; the file was not written by accuracy-eval")
-    attribute = h5py.h5a.open(file.id, name.encode())
+    attribute = h5py.h5a.open(file, name.encode())
     kind = attribute.get_type()
     if kind.get_class() != h5py.h5t.STRING or attribute.shape != () or (not kind.is_variable_str() and kind.get_size() > 4096):
         raise NotADump(f"{path}: root attribute {name!r} is not one short string; the file was not written by accuracy-eval")
-    value = file.attrs[name]
+    holder = np.empty((), attribute.dtype)
+    attribute.read(holder)
+    value: Any = holder[()]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
@@ -100,7 +119,7 @@ def dataset(file: Any, path: Path, name: str, *, max_bytes: int = MAX_BYTES) -> 
     """
     h5py = import_h5py()
     with damage_named(path, name):
-        here = file.id
+        here = file
         parts = name.strip("/").split("/")
         for depth, part in enumerate(parts):
             place = "/" + "/".join(parts[: depth + 1])
@@ -182,10 +201,6 @@ def _type_name(h5py: Any, kind: Any) -> str:
 
 def document(file: Any, path: Path, name: str) -> bytes:
     """The bytes of /index or /run, checked against the SHA-256 stored beside them."""
-    import hashlib
-
-    import numpy as np
-
     h5py = import_h5py()
     ds = dataset(file, path, name, max_bytes=MAX_DOCUMENT_BYTES)
     with damage_named(path, name):
@@ -202,8 +217,6 @@ def document(file: Any, path: Path, name: str) -> bytes:
 
 
 def _sha256_attribute(h5py: Any, ds: Any) -> str:
-    import numpy as np
-
     if not h5py.h5a.exists(ds, b"sha256"):
         return "none"
     attribute = h5py.h5a.open(ds, b"sha256")
@@ -220,8 +233,8 @@ def check_structure(file: Any, path: Path) -> int:
     An object reached twice is refused too: a cycle never ends, and shared groups can make a small file endless.
     """
     h5py = import_h5py()
-    seen = {_address(h5py, file.id)}
-    todo: list[tuple[Any, str]] = [(file.id, "")]
+    seen = {_address(h5py, file)}
+    todo: list[tuple[Any, str]] = [(file, "")]
     count = 0
     with damage_named(path, "/"):
         while todo:

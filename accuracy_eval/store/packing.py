@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,10 +13,10 @@ from typing import Any, BinaryIO
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import get_format
 from accuracy_eval.records import CaseRecord, TensorRecord
-from accuracy_eval.store.building import Builder, abandoned, final_name
+from accuracy_eval.store.building import Builder, final_name
 from accuracy_eval.store.guard import damage_named, dataset, import_h5py, open_file
 from accuracy_eval.store.joining import Contents, join, load
-from accuracy_eval.store.parts import dataset_attributes, part_files
+from accuracy_eval.store.parts import clean, dataset_attributes, part_files
 from accuracy_eval.store.reading import Dump
 from accuracy_eval.store.schema import index_document, run_document
 
@@ -38,19 +39,31 @@ def pack(folder: str | Path, out: str | Path, *, keep_parts: bool = False, progr
     Killed at any moment, either the parts or the finished file are whole. progress(bytes done, bytes in all).
     """
     folder, out = Path(folder), Path(out)
-    files = part_files(folder)
+    aside = folder.with_name(f"{folder.name}.packed")
+    if aside.is_dir():  # of an earlier pack that was killed after its result was complete
+        _remove_parts(aside)
     result = merge([folder], out, progress=progress)
     if not keep_parts:
-        for path in files:
-            if path.resolve() != result.resolve():
-                path.unlink(missing_ok=True)
-        for path in folder.rglob("*.h5.*.tmp"):
-            if abandoned(path):
-                path.unlink(missing_ok=True)
-        for path in [*sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True), folder]:
-            if not any(path.iterdir()):
-                path.rmdir()
+        if not result.resolve().is_relative_to(folder.resolve()):
+            # at once, not file by file: half a folder would look like a run to be resumed and packed over the result
+            os.replace(folder, aside)
+            _remove_parts(aside)
+            if aside.is_dir():  # it held more than parts
+                os.replace(aside, folder)
+        else:
+            _remove_parts(folder, keep=result)
     return result
+
+
+def _remove_parts(folder: Path, keep: Path | None = None) -> None:
+    """Remove the .h5 files and dead writers' temporary files under `folder`, then the folders that are left empty."""
+    for path in part_files(folder):
+        if keep is None or path.resolve() != keep.resolve():
+            path.unlink()
+    clean(folder)
+    for path in [*sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True), folder]:
+        if not any(path.iterdir()):
+            path.rmdir()
 
 
 def merge(paths: Sequence[str | Path], out: str | Path, *, progress: Callable[[int, int], None] | None = None) -> Path:
@@ -71,6 +84,7 @@ def merge(paths: Sequence[str | Path], out: str | Path, *, progress: Callable[[i
     contents = join([load(f) for f in dict.fromkeys(files)])
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
+    clean(out.parent, f"{glob.escape(out.name)}.*.tmp")  # a killed merge may have left gigabytes
     with final_name(out) as temporary:
         copies = _build(temporary, contents)
         total, done = sum(c.size for c in copies), 0

@@ -159,8 +159,8 @@ def _readable(folder: Path) -> Iterator[tuple[Path, list[Entry]]]:
         yield path, entries
 
 
-def clean(folder: Path) -> None:
-    """Remove temporary files whose writer is gone."""
-    for path in folder.rglob("*.h5.*.tmp"):
+def clean(folder: Path, pattern: str = "**/*.h5.*.tmp") -> None:
+    """Remove temporary files of that pattern whose writer is gone."""
+    for path in folder.glob(pattern):
         if abandoned(path):
             path.unlink(missing_ok=True)

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import resource
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from support_store import INFO, PLATFORM, record, unsupported, write
+
+from accuracy_eval.errors import FileError, UsageError
+from accuracy_eval.store import Dump, completed, merge, pack, write_part
+
+
+def _folder(path: Path, sizes: list[int], **options: Any) -> Path:
+    for m in sizes:
+        write(path, m=m, **options)
+    return path
+
+
+def test_packing_keeps_records_codes_and_identity(tmp_path: Path) -> None:
+    folder = _folder(tmp_path / "run.h5.parts", [3, 1, 2])
+    write_part(folder, unsupported(), {}, info=INFO, platform=PLATFORM)
+    with Dump.open(folder) as dump:
+        before = dump.records, dump.info, dump.platform, dump.content_digest
+    path = pack(folder, tmp_path / "run.h5")
+    assert list(tmp_path.iterdir()) == [path]
+    with Dump.open(path) as dump:
+        assert (dump.records, dump.info, dump.platform, dump.content_digest) == before
+        assert dump.verify_all() == 3
+        for m in (1, 2, 3):
+            made, arrays = record(m)
+            assert np.array_equal(dump.read(dump.record(made.id), "d"), arrays["d"])
+
+
+def test_packing_can_keep_the_parts_and_never_removes_other_files(tmp_path: Path) -> None:
+    folder = _folder(tmp_path / "parts", [1, 2])
+    (folder / "notes.txt").write_text("mine")
+    pack(folder, tmp_path / "a.h5", keep_parts=True)
+    assert len(completed(folder)) == 2
+    pack(folder, tmp_path / "a.h5")
+    assert [p.name for p in folder.iterdir()] == ["notes.txt"]
+
+
+def test_packing_into_the_folder_itself_keeps_the_result(tmp_path: Path) -> None:
+    folder = _folder(tmp_path / "parts", [1, 2])
+    out = pack(folder, folder / "all.h5")
+    assert list(folder.iterdir()) == [out]
+    assert len(Dump.open(folder).records) == 2
+
+
+def test_a_large_tensor_survives_packing_page_aligned(tmp_path: Path) -> None:
+    made, arrays = record(300, 700)
+    write_part(tmp_path / "p", made, arrays, info=INFO, platform=PLATFORM)
+    path = pack(_folder(tmp_path / "p", [1]), tmp_path / "a.h5")
+    with h5py.File(path) as f:
+        assert f[f"cases/{made.id}/default/d"].id.get_offset() % 4096 == 0
+    with Dump.open(path) as dump:
+        assert np.array_equal(dump.view(dump.record(made.id), "d"), arrays["d"])
+
+
+def test_codes_are_copied_where_the_kernel_cannot_do_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: object) -> int:
+        raise OSError("cross-device")
+
+    monkeypatch.setattr("os.copy_file_range", refused)
+    with Dump.open(pack(_folder(tmp_path / "p", [1, 2, 3]), tmp_path / "a.h5")) as dump:
+        assert dump.verify_all() == 3
+
+
+def test_progress_counts_every_byte_of_codes(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    pack(_folder(tmp_path / "p", [1, 2]), tmp_path / "a.h5", progress=lambda *x: seen.append(x))
+    assert seen == [(12, 36), (36, 36)]
+
+
+def test_shards_merged_in_any_order_give_the_bytes_of_one_run(tmp_path: Path) -> None:
+    whole = pack(_folder(tmp_path / "p", [1, 2, 3, 4]), tmp_path / "whole.h5")
+    shards = [pack(_folder(tmp_path / f"s{i}", sizes), tmp_path / f"s{i}.h5") for i, sizes in enumerate([[4, 1], [3], [2]])]
+    for i, order in enumerate(itertools.permutations(shards)):
+        merged = merge(order, tmp_path / f"m{i}.h5")
+        assert merged.read_bytes() == whole.read_bytes()
+
+
+def test_merging_again_changes_nothing(tmp_path: Path) -> None:
+    a, b = _folder(tmp_path / "a", [1, 2]), _folder(tmp_path / "b", [2, 3])
+    once = merge([a, b], tmp_path / "once.h5")
+    expected = once.read_bytes()
+    assert merge([once, a, b, once], tmp_path / "twice.h5").read_bytes() == expected
+    assert merge([once], once).read_bytes() == expected
+    assert [r.case.dims["m"] for r in Dump.open(once).records] == [1, 2, 3]
+
+
+def test_the_same_suite_run_twice_merges_to_the_same_identity(tmp_path: Path) -> None:
+    made, arrays = record()
+    for i in (1, 2):
+        write_part(tmp_path / str(i), made, arrays, info=INFO, platform={**PLATFORM, "host": i}, times={"t": i})
+    digests = {
+        Dump.open(p).content_digest for p in (tmp_path / "1", tmp_path / "2", merge([tmp_path / "1", tmp_path / "2"], tmp_path / "m.h5"))
+    }
+    assert len(digests) == 1
+
+
+def test_different_results_for_one_case_name_both_files_and_digests(tmp_path: Path) -> None:
+    made, arrays = record()
+    a = write_part(tmp_path / "a", made, arrays, info=INFO, platform=PLATFORM)
+    other = arrays["d"] ^ np.uint16(1)
+    changed = dataclasses.replace(made, tensors=(dataclasses.replace(made.tensors[0], sha256=""), made.tensors[1]))
+    b = write_part(tmp_path / "b", changed, {"d": other}, info=INFO, platform=PLATFORM)
+    text = (
+        f"{made.id} candidate 'default' output 'd': bfloat16 [4, 6] sha256 {made.tensors[0].sha256} ({a}) != "
+        f"bfloat16 [4, 6] sha256 {Dump.open(b).records[0].tensors[0].sha256} ({b}); one dump cannot hold both. "
+        "Dumps of different devices, or of two runs that disagree, are compared, not merged."
+    )
+    for attempt in (lambda: merge([a, b], tmp_path / "m.h5"), lambda: Dump.open(tmp_path)):
+        with pytest.raises(FileError) as e:
+            attempt()
+        assert str(e.value) == text
+    assert not (tmp_path / "m.h5").exists()
+
+
+def test_done_and_unsupported_for_one_case_is_a_conflict(tmp_path: Path) -> None:
+    made, arrays = record()
+    a = write_part(tmp_path / "a", made, arrays, info=INFO, platform=PLATFORM)
+    b = write_part(tmp_path / "b", dataclasses.replace(made, status="error", reason="boom", tensors=()), {}, info=INFO, platform=PLATFORM)
+    with pytest.raises(FileError) as e:
+        merge([a, b], tmp_path / "m.h5")
+    assert f"status done ({a}) != error ({b})" in str(e.value)
+
+
+def test_of_equal_records_the_one_with_stored_codes_is_kept(tmp_path: Path) -> None:
+    made, arrays = record()
+    a = write_part(tmp_path / "a", made, {}, info=INFO, platform=PLATFORM)
+    b = write_part(tmp_path / "b", made, arrays, info=INFO, platform=PLATFORM)
+    for i, order in enumerate(([a, b], [b, a])):
+        with Dump.open(merge(order, tmp_path / f"m{i}.h5")) as dump:
+            assert np.array_equal(dump.read(dump.records[0], "d"), arrays["d"])
+
+
+def test_different_suites_join_with_a_note(tmp_path: Path) -> None:
+    a = _folder(tmp_path / "a", [1], info={"suite": "core", "suite_digest": "aa" * 32})
+    b = _folder(tmp_path / "b", [2], info={"suite": "gemm", "suite_digest": "bb" * 32})
+    orders = ([a, b], [b, a], [tmp_path / "m0.h5", a])
+    infos = [Dump.open(merge(order, tmp_path / f"m{i}.h5")).info for i, order in enumerate(orders)]
+    assert infos[0] == infos[1] == infos[2]
+    assert infos[0]["suite"] == "core + gemm"
+    assert infos[0]["suites"] == [["core", "aa" * 32], ["gemm", "bb" * 32]]
+    assert infos[0]["notes"] == ["joined from different suites: core (aaaaaaaaaaaa), gemm (bbbbbbbbbbbb)"]
+    assert infos[0]["suite_digest"] not in ("aa" * 32, "bb" * 32)
+
+
+def test_values_that_differ_between_dumps_are_all_kept(tmp_path: Path) -> None:
+    a = _folder(tmp_path / "a", [1], info={**INFO, "producer": "accuracy-eval 0.2.0"})
+    b = _folder(tmp_path / "b", [2], info={**INFO, "producer": "accuracy-eval 0.1.0"})
+    c = merge([a, b], tmp_path / "c.h5")
+    for order in ([a, b], [b, a, c]):
+        info = Dump.open(merge(order, tmp_path / "m.h5")).info
+        assert info["producer"] == "accuracy-eval 0.1.0"
+        assert info["joined"] == {"producer": ["accuracy-eval 0.1.0", "accuracy-eval 0.2.0"]}
+        assert "suites" not in info
+
+
+def test_each_record_keeps_its_platform_and_time(tmp_path: Path) -> None:
+    for m, host in ((1, "x"), (2, "y"), (3, "y")):
+        made, arrays = record(m)
+        write_part(tmp_path / str(m), made, arrays, info=INFO, platform={"host": host}, times={"m": m})
+    with Dump.open(merge([tmp_path / str(m) for m in (1, 2, 3)], tmp_path / "m.h5")) as dump:
+        assert dump.platform == {"host": "y"}
+        assert dump.platforms == ({"host": "y"}, {"host": "x"})
+        assert [dump.platform_of(r)["host"] for r in dump.records] == ["x", "y", "y"]
+        assert [dump.times_of(r) for r in dump.records] == [{"m": 1}, {"m": 2}, {"m": 3}]
+
+
+def test_a_merge_of_many_files_keeps_few_open(tmp_path: Path) -> None:
+    folder = _folder(tmp_path / "p", list(range(1, 101)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (80, hard))
+    try:
+        merge([folder], tmp_path / "a.h5")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(Dump.open(tmp_path / "a.h5").records) == 100
+
+
+def test_merging_nothing_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing to merge: no paths were given"):
+        merge([], tmp_path / "a.h5")
+    with pytest.raises(UsageError, match=r"a folder without \.h5 files; nothing to merge"):
+        merge([tmp_path], tmp_path / "a.h5")
