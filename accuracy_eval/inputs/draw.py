@@ -103,8 +103,11 @@ class Draw:
 
     def _variants(self, rule: ValueRule, first: int, count: int) -> NDArray[np.uint8]:
         if rule.by == "row":
-            rows = np.arange(first, first + count, dtype=np.int64) // self.row_size
-            return (rows % len(rule.factors_of(self.fmt))).astype(np.uint8)
+            top, last = first // self.row_size, (first + count - 1) // self.row_size
+            lengths = np.full(last - top + 1, self.row_size)
+            lengths[-1] -= (last + 1) * self.row_size - (first + count)
+            lengths[0] -= first - top * self.row_size
+            return np.repeat((np.arange(top, last + 1) % len(rule.factors_of(self.fmt))).astype(np.uint8), lengths)
         assert rule.variants is not None
         chosen: NDArray[np.uint8] = rule.variants()[self.selection(first, count)]
         return chosen
