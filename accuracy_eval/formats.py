@@ -290,8 +290,11 @@ def encode(values: Any, fmt: str | Format, *, overflow: Overflow | None = None) 
     policy = overflow or f.overflow
     if policy == "inf" and f.kind == "float" and not f.has_inf:
         raise UsageError(f"overflow policy 'inf': {f.name} has no Inf; allowed: saturate, nan")
-    if f.name == "float64" and policy == "inf":
+    if f.name == "float64":
         out = np.ascontiguousarray(x).view(np.uint64).reshape(x.shape).copy()
+        if policy != "inf":  # nothing but an infinity is beyond the range
+            out[np.isinf(x)] -= np.uint64(policy == "saturate")
+            out[np.isinf(x) & (policy == "nan")] = f.nan_code
         out[np.isnan(x)] = f.nan_code
         return out
     flat = x.reshape(-1)

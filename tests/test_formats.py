@@ -151,6 +151,8 @@ def test_float64_rounds_to_bfloat16_once_and_not_through_float32():
         ("float8_e5m2", "inf", [0x5F, 0x5F, 0x64, 0xE4, 0x7C]),
         ("float8_e4m3fnuz", "saturate", [0x7F, 0x7F, 0x7F, 0xFF, 0x7F]),
         ("float8_e4m3fnuz", "nan", [0x80, 0x80, 0x80, 0x80, 0x80]),
+        ("float64", "saturate", [0x407D000000000000, 0x407D100000000000, 0x408F400000000000, 0xC08F400000000000, 0x7FEFFFFFFFFFFFFF]),
+        ("float64", "nan", [0x407D000000000000, 0x407D100000000000, 0x408F400000000000, 0xC08F400000000000, 0x7FF8000000000000]),
         ("float16", "inf", [0x5F40, 0x5F44, 0x63D0, 0xE3D0, 0x7C00]),
         ("float16", "saturate", [0x5F40, 0x5F44, 0x63D0, 0xE3D0, 0x7BFF]),
     ],
