@@ -98,6 +98,11 @@ def test_normal_table_entries_are_nearest_to_the_inverse_normal_distribution():
             assert low < mpmath.mpf(2 * u + 1) / 131072 < high, u
 
 
+@pytest.mark.parametrize("u", [32768, 40000, 49151, 65000, 65535])
+def test_normal_entries_can_be_made_again(u):
+    assert tables.normal_entry(u) == tables.normal_table()[u] == -tables.normal_entry(65535 - u)
+
+
 def test_normal_table_is_exactly_antisymmetric_and_strictly_ascending():
     table = tables.normal_table()
     assert table.shape == (65536,)

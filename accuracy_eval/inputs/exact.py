@@ -6,7 +6,11 @@ order, split or accumulator rounds, and still every k (forward), n and m (backwa
 Construction. perm(k) = (stride·k + offset) mod K, stride coprime to K. k belongs to column class q = perm mod Q and row class
 p = (perm // Q) mod P; A[i, k] is non-zero iff i mod P = p, B[j, k] iff j mod Q = q, for perm < kept·P·Q. So D[i, j] sums the at most
 `kept` values of k of classes (i mod P, j mod Q), each a single non-zero product: the loss of one k changes D. G[i, j] is non-zero
-iff (rank(i) + rank(j)) mod S = shift, the rank running class by class, so that a row meets each column class at most N/(Q·S) times.
+iff rank(i) + rank(j) = 0 mod S, the rank running class by class, so that a row meets each column class at most ⌈⌈N/Q⌉/S⌉ times.
+
+Bits. Streams `gemm/NAME/SHAPE/exact` of u16 (`accuracy_eval.inputs`): `perm` of shape [k] gives stride = 48 bits of words 0-2 mod K,
+raised to the next coprime to K, and offset = words 3-5 mod K (first word highest); `a`, `b`, `grad_d` take a word a non-zero, row by
+row, each row in order of its non-zeros and as wide as the widest; `c`, `bias` one an element. Bit 0 is the sign, bit 1 the magnitude.
 """
 
 from __future__ import annotations
