@@ -36,9 +36,9 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
     counts = total(results)
     labels = " vs ".join(messages.visible(d.label) for d in results.dumps)
     lines = _wrapped(
-        f"{_paint(results.verdict, color)}  {labels} · {counts_sentence(counts)} · profile {messages.visible(results.profile)}",
+        f"{_paint(results.verdict, color)} {labels} · {counts_sentence(counts)} · profile {messages.visible(results.profile)}",
         width,
-        "      ",
+        "     ",
     )
     lines += _wrapped(attribution_sentence(results.tensors), width, "")
     lines += [line for note in results.notes for line in _wrapped(f"note: {messages.visible(note)}", width, "      ")]

@@ -203,8 +203,10 @@ class Book:
     def save(self) -> Path:
         """Write the file: same content, same bytes, whatever the time, the system and the user."""
         raw = self.path.with_suffix(".raw")
+        for rows in self._sheets:
+            rows.hand_over_links()
         self._book.save(raw)
-        rows = {f"xl/worksheets/sheet{i}.xml": sheet for i, sheet in enumerate(self._sheets, 1)}
+        parts = {f"xl/worksheets/sheet{i}.xml": sheet for i, sheet in enumerate(self._sheets, 1)}
         with zipfile.ZipFile(raw) as source, zipfile.ZipFile(self.path, "w", zipfile.ZIP_DEFLATED) as target:
             for entry in source.infolist():
                 fixed = zipfile.ZipInfo(entry.filename, (1980, 1, 1, 0, 0, 0))
@@ -212,13 +214,13 @@ class Book:
                 data = source.read(entry)
                 if entry.filename == "docProps/core.xml":
                     data = re.sub(rb"(<dcterms:\w+[^>]*>)[^<]*", rb"\g<1>1980-01-01T00:00:00Z", data)
-                if entry.filename not in rows:
+                if entry.filename not in parts:
                     target.writestr(fixed, data)
                     continue
                 head, tail = re.split(rb"<sheetData\s*/>|<sheetData>\s*</sheetData>", data)
                 with target.open(fixed, "w", force_zip64=True) as stream:
                     stream.write(head + b"<sheetData>")
-                    rows[entry.filename].copy_to(stream)
+                    parts[entry.filename].copy_to(stream)
                     stream.write(b"</sheetData>" + tail)
         raw.unlink()
         return self.path
@@ -256,7 +258,7 @@ class _Rows:
         self._file = tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder)  # noqa: SIM115 - closed with the book
         self._ids: dict[Style, int] = {}
         self._by_identity: dict[tuple[int, str], tuple[Style, int]] = {}
-        self._links = 0
+        self._links: list[Hyperlink] = []
 
     def append(self, values: Sequence[Any], styles: Sequence[Style], height: float | None = None) -> None:
         """One row: values, or Cells with a style of their own."""
@@ -271,7 +273,7 @@ class _Rows:
                 if cell and (style.header or style.verdict):
                     parts.append(f'<c r="{_letters(i)}{r}" s="{self._id(style, "n")}"/>')
                 continue
-            if cell and cell.link and self._links < MAX_LINKS:
+            if cell and cell.link and len(self._links) < MAX_LINKS:
                 style = _linked(style)
                 self._link(f"{_letters(i)}{r}", cell.link)
             if kind == "n":
@@ -297,10 +299,14 @@ class _Rows:
         return number
 
     def _link(self, place: str, link: str) -> None:
-        self._links += 1
         inner = link[1:].replace("'", "''")
         target = {"location": f"'{inner}'!A1"} if link.startswith("#") else {"target": quote(link)}
-        self.sheet._hyperlinks.append(Hyperlink(ref=place, **target))
+        self._links.append(Hyperlink(ref=place, **target))
+
+    def hand_over_links(self) -> None:
+        """Give openpyxl the links: it collects them from cells it writes itself, in a list it empties when it starts."""
+        self.sheet._get_writer()
+        self.sheet._hyperlinks.extend(self._links)
 
     def copy_to(self, stream: IO[bytes]) -> None:
         """Write the rows, UTF-8."""

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import csv
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas
+import pytest
+from support_results import (
+    CPU,
+    H200,
+    MI300X,
+    fail_result,
+    gemm_case,
+    gemm_results,
+    hostile_results,
+    many_results,
+    pass_result,
+    passing_results,
+    results_of,
+)
+
+from accuracy_eval.records import Attribution, Results, Verdict
+from accuracy_eval.report import console_table, write_reports
+from accuracy_eval.report.console import columns_of
+from accuracy_eval.report.findings import attribution_sentence
+from accuracy_eval.report.markdown import MAX_BYTES
+from accuracy_eval.report.rows import reproduce
+
+
+def rows_of(results: Results, folder: Path) -> list[dict[str, str]]:
+    (path,) = write_reports(results, folder, ("csv",))
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_csv_has_one_row_per_side_pair_and_case_left_out(tmp_path: Path) -> None:
+    results = gemm_results()
+    rows = rows_of(results, tmp_path)
+    assert len(rows) == sum(len(t.sides) + len(t.pairs) for t in results.tensors) + len(results.not_compared)
+    kinds = [r["kind"] for r in rows]
+    assert (kinds.count("side"), kinds.count("pair"), kinds.count("not compared")) == (22, 11, 3)
+
+
+def test_csv_numbers_come_back_bit_for_bit(tmp_path: Path) -> None:
+    base = pass_result(gemm_case())
+    values = {"rel_fro": 0.1 + 0.2, "max_abs": math.pi * 1e-300, "snr_db": math.inf, "rmse": -math.inf, "ulp_max": 2**60, "cosine": -0.0}
+    write_reports(results_of((replace(base, sides=(replace(base.sides[0], metrics=values),), pairs=()),)), tmp_path, ("csv",))
+    frame = pandas.read_csv(tmp_path / "results.csv")
+    assert {name: frame[name][0] for name in values} == values
+    assert math.copysign(1, frame["cosine"][0]) == -1
+
+
+def test_csv_text_that_a_spreadsheet_would_run_gets_an_apostrophe(tmp_path: Path) -> None:
+    rows = rows_of(hostile_results(), tmp_path)
+    numbers = {"NaN", "Inf", "-Inf"}
+    for row in rows:
+        for name, value in row.items():
+            assert not [c for c in value if ord(c) < 32 and c not in "\n\t"]
+            if value.startswith(("=", "+", "-", "@", "\t", "\r")):
+                assert value in numbers or float(value) == float(value), name
+    assert {r["candidate"] for r in rows} >= {"'=1+1", "'@SUM(A1)", "'+1", "'-1", r"a\x00b\x1b[31m\x07", "#N/A"}
+
+
+def test_metric_with_the_name_of_a_column_does_not_hide_it(tmp_path: Path) -> None:
+    base = pass_result(gemm_case())
+    side = replace(base.sides[0], metrics={"gate": 5, "m": 6, "classes": {"nan": {"actual": 1}}, "index": [1, 2]})
+    row = rows_of(results_of((replace(base, sides=(side,), pairs=()),)), tmp_path)[0]
+    assert (row["gate"], row["metric_gate"], row["m"], row["metric_m"]) == ("budget", "5", "512", "6")
+    assert (row["classes.nan.actual"], row["index"]) == ("1", "[1, 2]")
+
+
+def test_junit_has_a_test_case_per_verdict_and_counts_that_add_up(tmp_path: Path) -> None:
+    results = gemm_results()
+    (path,) = write_reports(results, tmp_path, ("junit",))
+    (suite,) = ElementTree.parse(path).getroot()
+    assert suite.get("name") == "gemm"
+    found = {tag: len(suite.findall(f"testcase/{tag}")) for tag in ("failure", "error", "skipped", "system-out")}
+    assert found == {"failure": 6, "error": 2, "skipped": 1, "system-out": 2}
+    assert {k: int(suite.get(k, "")) for k in ("tests", "failures", "errors", "skipped")} == {
+        "tests": 36,
+        "failures": 6,
+        "errors": 2,
+        "skipped": 1,
+    }
+    assert len({(c.get("classname"), c.get("name")) for c in suite}) == 36
+
+
+def test_junit_failure_is_the_text_a_person_reads(tmp_path: Path) -> None:
+    (path,) = write_reports(gemm_results(), tmp_path, ("junit",))
+    failure = ElementTree.parse(path).getroot().find("testsuite/testcase/failure")
+    assert failure is not None
+    head = "FAIL gemm.m512.n128.k256.nt.bfloat16.normal.s42 output 'd' (bfloat16)"
+    first = f"{head}: error 6.9 × budget at [12, 301] (contract fp32acc, B 3.1e-4; gate budget)"
+    assert failure.get("message") == first
+    lines = (failure.text or "").split("\n")
+    assert lines[0] == first
+    assert lines[1].startswith("  actual 0x3F12 = 0.5703 (h200), expected 0.4629 (reference)")
+    assert lines[-1] == "$ accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42"
+
+
+def test_junit_with_hostile_text_is_still_xml(tmp_path: Path) -> None:
+    (path,) = write_reports(hostile_results(), tmp_path, ("junit",))
+    root = ElementTree.parse(path).getroot()
+    assert len(root) == 2
+    assert r"a\x00b\x1b[31m\x07" in {t.get("classname", "").split(".", 1)[1] for t in root.iter("testcase")}
+
+
+def test_markdown_says_findings_counts_and_pairs(tmp_path: Path) -> None:
+    (path,) = write_reports(gemm_results(), tmp_path, ("md",))
+    lines = path.read_text("utf-8").split("\n")
+    assert lines[0] == "## ❌ FAIL: h200 vs cpu"
+    assert "3 FAIL, 1 INPUTS_DIFFER, 1 MISSING, 1 WARN, 1 UNSUPPORTED, 7 PASS. Gates profile default; exit code 2." in lines
+    assert "### Findings (6)" in lines
+    assert "| gemm | fp8\\_e4m3 | random | 1 |  |  |  | 1 |  |" in lines
+    assert "| h200 | cpu | ❌ FAIL | h200 is off | 7 equivalent, 3 h200 is off, 1 same bytes |" in lines
+    finding = next(line for line in lines if line.startswith("| ❌ FAIL | `gemm.m512.n128.k256.nt.bfloat16.normal.s42 d` |"))
+    assert "| h200 is off | error 6.9 × budget at \\[12, 301\\] (contract fp32acc, B 3.1e-4; gate budget) |" in finding
+    assert finding.endswith("| `accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42` |")
+
+
+@pytest.mark.parametrize("results", [many_results(20_000), hostile_results()], ids=["many", "hostile"])
+def test_markdown_stays_under_its_size_and_says_what_it_left_out(results: Results, tmp_path: Path) -> None:
+    (path,) = write_reports(results, tmp_path, ("md",))
+    assert len(path.read_bytes()) <= MAX_BYTES
+    if len(results.tensors) == 20_000:
+        (left,) = re.findall(
+            r"^(\d+) more findings do not fit here: see summary\.xlsx or results\.json\.$", path.read_text("utf-8"), re.MULTILINE
+        )
+        assert int(left) + path.read_text("utf-8").count("| ❌ FAIL | `gemm") == 400
+
+
+def test_markdown_tables_keep_their_columns_and_hostile_text_is_no_markup(tmp_path: Path) -> None:
+    (path,) = write_reports(hostile_results(), tmp_path, ("md",))
+    text = path.read_text("utf-8")
+    outside_code = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", text.replace(r"\`", ""))
+    assert "&lt;b&gt;" in outside_code
+    assert "<b>" not in outside_code
+    rows = [line for line in text.split("\n") if line.startswith("| ❌ FAIL | `")]
+    assert len(rows) == 12
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)\|", row)) == 7
+
+
+CONSOLE = """\
+FAIL h200 vs cpu · 1 FAIL, 1 PASS · profile default
+h200 is off in 1 of 2 comparisons of h200 and cpu; for example: h200 is off by
+6.9 × its budget; cpu keeps contract fp32acc.
+
+Findings (1)
+  FAIL gemm.m512.n128.k256.nt.bfloat16.normal.s42 d
+    h200 is off: error 6.9 × budget at [12, 301] (contract fp32acc, B 3.1e-4;
+    gate budget)
+    cause k-tail-missing: The last 8 of 256 products are missing in every row.
+    $ accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42
+
+Counts                 FAIL   PASS
+gemm bfloat16 random      1      ·
+gemm float32 random       ·      1
+"""
+
+
+def test_console_says_verdict_findings_and_counts_in_80_columns() -> None:
+    assert console_table(results_of((fail_result(gemm_case("bfloat16")), pass_result(gemm_case("float32"))))) == CONSOLE
+
+
+def test_console_of_a_clean_comparison_is_short() -> None:
+    assert console_table(passing_results()) == (
+        "PASS h200 vs cpu · 9 PASS · profile default\n"
+        "Nobody is off in 9 comparisons of h200 and cpu: 9 equivalent.\n"
+        "\n"
+        "Counts                 PASS\n"
+        "gemm float32 random       3\n"
+        "gemm bfloat16 random      3\n"
+        "gemm float16 random       3\n"
+    )
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 132])
+@pytest.mark.parametrize("results", [gemm_results(), hostile_results(), results_of(())], ids=["gemm", "hostile", "empty"])
+def test_console_lines_fit_and_nothing_is_coloured_unasked(results: Results, width: int) -> None:
+    text = console_table(results, width=width)
+    for line in text.split("\n"):
+        assert columns_of(line) <= width or line.startswith("    $ accuracy-eval compare ")
+    assert "\x1b" not in text
+
+
+def test_console_colours_only_verdicts_and_changes_no_text() -> None:
+    plain, coloured = console_table(gemm_results()), console_table(gemm_results(), color=True)
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
+    assert set(re.findall(r"\x1b\[[\d;]+m *(\S+?)\x1b\[0m", coloured)) >= {"FAIL", "WARN", "INPUTS_DIFFER", "MISSING"}
+
+
+def test_console_with_many_findings_names_the_causes_of_the_rest() -> None:
+    text = console_table(many_results(2000), limit=5)
+    assert "Findings (40)\n" in text
+    assert text.count("\n  FAIL gemm") == 5
+    assert "  and 35 more (35 k-tail-missing): see the Verdict sheets or results.json" in text
+
+
+def test_console_of_three_dumps_lists_all_pairs() -> None:
+    one = pass_result(gemm_case())
+    other = pass_result(gemm_case(), labels=("h200", "mi300x"))
+    text = console_table(results_of((replace(one, pairs=(*one.pairs, *other.pairs)),), dumps=(H200, CPU, MI300X)))
+    assert text.endswith("Pairs\n  PASS h200 against cpu: 1 equivalent\n  PASS h200 against mi300x: 1 equivalent\n")
+
+
+def test_command_to_reproduce_is_quoted_and_keeps_the_profile() -> None:
+    dumps = (replace(H200, file="my h200.h5"), CPU)
+    assert reproduce(results_of((), dumps=dumps), "exp.n8;rm") == "accuracy-eval compare 'my h200.h5' cpu.h5 --case 'exp.n8;rm'"
+    assert reproduce(results_of((), profile="l3"), "x") == "accuracy-eval compare h200.h5 cpu.h5 --case x --gates l3"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"attribution": Attribution.BOTH_OFF, "verdict": Verdict.FAIL}, "Both off in 1 of 1 comparison of h200 and cpu; for example: why"),
+        ({"attribution": Attribution.B_OFF, "verdict": Verdict.FAIL}, "cpu is off in 1 of 1 comparison of h200 and cpu; for example: why"),
+        ({"attribution": Attribution.IDENTICAL}, "Nobody is off in 1 comparison of h200 and cpu: 1 same bytes."),
+    ],
+)
+def test_attribution_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
+    base = pass_result(gemm_case())
+    assert attribution_sentence([replace(base, pairs=(replace(base.pairs[0], sentence="why", **change),))]) == sentence
+
+
+def test_attribution_without_pairs_speaks_of_the_reference() -> None:
+    good, bad = replace(pass_result(gemm_case()), pairs=()), replace(fail_result(gemm_case()), pairs=())
+    assert attribution_sentence([good]) == "No dump fails against the reference; no pair of dumps was compared."
+    assert attribution_sentence([good, bad]) == "h200 fails 1 of 2 against the reference; no pair of dumps was compared."
+    assert attribution_sentence([]) == "Nothing was judged."
