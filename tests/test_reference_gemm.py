@@ -15,9 +15,8 @@ from accuracy_eval.records import Coded
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
-def whole(*args, **options):
-    parts = list(gemm_panels(*args, **options))
-    return np.concatenate([p.values for p in parts])
+def whole(a, a_format, b, b_format, **options):
+    return np.concatenate([p.values for p in gemm_panels(Coded(a, a_format), Coded(b, b_format), **options)])
 
 
 def stored(logical, letter):
@@ -43,7 +42,7 @@ def test_the_reference_is_the_exact_product_of_the_decoded_codes(fmt, layout):
 
 def test_panels_cover_all_rows_in_order_and_hold_whole_tiles():
     a, b = normal_codes((300, 8), "bfloat16"), normal_codes((8, 4), "bfloat16")
-    parts = list(gemm_panels(a, "bfloat16", b, "bfloat16", layout="nn", rows=100))
+    parts = list(gemm_panels(Coded(a, "bfloat16"), Coded(b, "bfloat16"), layout="nn", rows=100))
     assert [(p.first_row, p.values.shape) for p in parts] == [(0, (128, 4)), (128, (128, 4)), (256, (44, 4))]
 
 
@@ -93,7 +92,7 @@ def test_an_empty_contraction_leaves_beta_c_and_bias(k):
 
 
 def test_no_rows_give_no_panels():
-    assert list(gemm_panels(np.zeros((0, 4), np.uint16), "bfloat16", np.zeros((4, 2), np.uint16), "bfloat16")) == []
+    assert list(gemm_panels(Coded(np.zeros((0, 4), np.uint16), "bfloat16"), Coded(np.zeros((4, 2), np.uint16), "bfloat16"))) == []
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -1,29 +1,38 @@
-"""The float64 reference of a GEMM, in panels of rows: values, and on request the error budget of every element.
+"""The float64 reference of a GEMM, in panels of rows: values, and under a contract the error budget of every element.
 
 Products of formats of at most 32 bits are exact in float64, so the error of a value is that of a float64 summation:
-at most (K + 4)·2^-53·(|A||B|) in any order. float64 and int32 operands go through a doubled accumulator (`wide`): error
-2^-53·|D| + K²·2^-104·(|A||B|). Neither a whole float64 operand nor a whole result is ever held.
+at most (K + 4)·2^-53·(|A||B|) in any order. Products of float64 and int32 operands are kept in two numbers (`wide`): error
+2^-53·|D| + K²·2^-104·(|A||B|). Neither a whole float64 operand nor, unless the caller keeps the panels, a whole result is held.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from accuracy_eval.cpu_ref.operands import Gemm
-from accuracy_eval.formats import Codes, Values
+from accuracy_eval.contracts import Contract, parse_contract
+from accuracy_eval.cpu_ref import wide
+from accuracy_eval.cpu_ref.blas import one_thread
+from accuracy_eval.cpu_ref.operands import Gemm, Operand
+from accuracy_eval.cpu_ref.running import RunningSums, element_budget
+from accuracy_eval.cpu_ref.statistics import Side, prepare, statistics
+from accuracy_eval.errors import UsageError, unknown
+from accuracy_eval.formats import Values, encode, get_format
 from accuracy_eval.records import Coded
+from accuracy_eval.threads import map_threads
 
 PANEL_ELEMENTS = 1 << 23  # of one panel of the result: 64 MB of float64
 OPERAND_ELEMENTS = 1 << 23  # of a decoded block of an operand
 ROWS = 2048  # largest number of rows of a panel
 COLUMNS = 1024  # columns worked on at a time
+TILE_ROWS = 256  # rows of a product that one thread works on
 ALIGN = 128  # panels hold whole 128-row tiles
 
 AUTO_FLOP = 1 << 41  # `--reference auto` computes the full reference up to here (8192³ is 2^40) and a sample beyond
+GRADIENTS = ("da", "db", "dbias")
 
 
 @dataclass(frozen=True)
@@ -31,19 +40,20 @@ class Panel:
     """Rows first_row … first_row + r − 1 of the reference.
 
     values  float64 [r, n]
-    budget  float64 [r, n], the error allowed under the contract, or None when no contract was given
+    budget  float64 [r, n], the error before output rounding that the contract allows; None when no contract was given. 0 where
+            the value is NaN or Inf
+    low     float64 [r, n], what values lack of the sum, where it was kept in two numbers (float64, int32 operands), else None
     """
 
     first_row: int
     values: Values
     budget: Values | None = None
+    low: Values | None = None
 
 
 def gemm_panels(
-    a_codes: Codes,
-    a_format: str,
-    b_codes: Codes,
-    b_format: str,
+    a: Coded,
+    b: Coded,
     *,
     layout: str = "nn",
     alpha: float = 1.0,
@@ -54,59 +64,176 @@ def gemm_panels(
     b_scale: Any = None,
     a_block: tuple[int, int] | None = None,
     b_block: tuple[int, int] | None = None,
+    contract: str | None = None,
+    out_format: str | None = None,
     rows: int | None = None,
 ) -> Iterator[Panel]:
-    """Panels of D = alpha·op(A)·op(B) + beta·C + bias, in order of rows. Operands as in `Gemm`.
+    """Panels of D = alpha·op(A)·op(B) + beta·C + bias, in order of rows. Operands and scales as in `Gemm`.
 
-    rows  rows of a panel, rounded up to a multiple of 128; None fits panels to about 64 MB
+    contract    name of a contract (`contracts.parse_contract`): panels carry budgets; None or "": values only
+    out_format  format D is stored in: only whether it is an integer matters (int32acc then has no rounding at all)
+    rows        rows of a panel, rounded up to a multiple of 128; None fits panels to about 64 MB
     """
-    problem = Gemm(Coded(a_codes, a_format), Coded(b_codes, b_format), layout, alpha, beta, c, bias, a_scale, b_scale, a_block, b_block)
-    return panels(problem, rows=rows)
+    problem = Gemm(a, b, layout, alpha, beta, c, bias, a_scale, b_scale, a_block, b_block)
+    return panels(problem, contract=contract, out_format=out_format, rows=rows)
 
 
-def panels(problem: Gemm, *, rows: int | None = None) -> Iterator[Panel]:
+def gemm_backward_panels(
+    output: str,
+    a: Coded,
+    b: Coded,
+    grad_d: Coded,
+    *,
+    layout: str = "nn",
+    alpha: float = 1.0,
+    a_scale: Any = None,
+    b_scale: Any = None,
+    grad_d_scale: Any = None,
+    contract: str | None = None,
+    out_format: str | None = None,
+    rows: int | None = None,
+) -> Iterator[Panel]:
+    """Panels of a gradient of the same GEMM, in the stored shape of its operand: output "da", "db" or "dbias" ([1, n]).
+
+    grad_d  upstream gradient [m, n]. dA = alpha·grad_d·op(B)ᵀ, dB = alpha·op(A)ᵀ·grad_d, dbias = Σ_m grad_d.
+    """
+    problem = gradient(output, Gemm(a, b, layout, alpha, a_scale=a_scale, b_scale=b_scale), grad_d, grad_d_scale)
+    return panels(problem, contract=contract, out_format=out_format, rows=rows)
+
+
+def gradient(output: str, forward: Gemm, grad_d: Coded, grad_d_scale: Any = None) -> Gemm:
+    """The GEMM whose result is a gradient of `forward`, in the stored layout of the operand."""
+    la, lb = forward.layout[0], forward.layout[1]
+    flip = {"n": "t", "t": "n"}
+    a, b = (forward.a, forward.left.scale, forward.left.block), (forward.b, forward.right.scale, forward.right.block)
+    g = (grad_d, grad_d_scale, None)
+    if output == "dbias":
+        m = grad_d.shape[0]
+        one = get_format("float32") if get_format(grad_d.format).kind == "int" else get_format(grad_d.format)
+        ones = Coded(encode(np.ones((1, m)), one), one.name)
+        return Gemm(ones, grad_d, "nn", b_scale=grad_d_scale)
+    if output == "da":
+        # [m, k] = G·op(B)ᵀ, or its transpose [k, m] = op(B)·Gᵀ
+        x, y, layout = (g, b, "n" + flip[lb]) if la == "n" else (b, g, lb + "t")
+    elif output == "db":
+        # [k, n] = op(A)ᵀ·G, or its transpose [n, k] = Gᵀ·op(A)
+        x, y, layout = (a, g, flip[la] + "n") if lb == "n" else (g, a, "t" + la)
+    else:
+        raise unknown("gradient", output, GRADIENTS)
+    return Gemm(x[0], y[0], layout, forward.alpha, a_scale=x[1], b_scale=y[1], a_block=x[2], b_block=y[2])
+
+
+def panels(problem: Gemm, *, contract: str | None = None, out_format: str | None = None, rows: int | None = None) -> Iterator[Panel]:
     """As `gemm_panels`, of a problem already described."""
+    promise = parse_contract(contract) if contract else None
     step = panel_rows(problem, rows)
-    return (_panel(problem, slice(i, min(i + step, problem.m))) for i in range(0, problem.m, step))
+    integer = out_format is not None and get_format(out_format).kind == "int"
+    return (_panel(problem, slice(i, min(i + step, problem.m)), promise, integer) for i in range(0, problem.m, step))
 
 
 def panel_rows(problem: Gemm, rows: int | None = None) -> int:
-    """Rows of a panel: a multiple of 128 that keeps a panel of the result near 64 MB."""
-    wanted = rows if rows is not None else min(ROWS, PANEL_ELEMENTS // max(problem.n, 1))
-    return max(ALIGN, -(-wanted // ALIGN) * ALIGN) if rows is not None else max(ALIGN, wanted // ALIGN * ALIGN)
+    """Rows of a panel: a multiple of 128; without a wish the one that keeps a panel of the result near 64 MB."""
+    if rows is not None:
+        if rows < 1:
+            raise UsageError(f"a panel has at least one row, found rows={rows}")
+        return -(-rows // ALIGN) * ALIGN
+    return max(ALIGN, min(ROWS, PANEL_ELEMENTS // max(problem.n, 1)) // ALIGN * ALIGN)
 
 
-def _panel(problem: Gemm, rows: slice) -> Panel:
-    alpha, _ = problem.scalars
-    product = np.zeros((rows.stop - rows.start, problem.n))
-    with np.errstate(invalid="ignore", over="ignore"):  # Inf − Inf and 0·Inf are NaN, silently
-        if alpha != 0:
-            _multiply(problem, rows, product)
-        return Panel(rows.start, _epilogue(problem, rows, product))
+def _panel(problem: Gemm, rows: slice, contract: Contract | None, integer: bool) -> Panel:
+    shape = (rows.stop - rows.start, problem.n)
+    values = np.zeros(shape)
+    low = np.zeros(shape) if problem.wide else None
+    budget = None if contract is None else np.zeros(shape)
+    with one_thread(), np.errstate(invalid="ignore", over="ignore", under="ignore"):  # Inf − Inf and 0·Inf are NaN, silently
+        if problem.scalars[0] != 0 and problem.k > 0:
+            _multiply(problem, rows, values, low, budget, contract if contract is None or not contract.exact else None)
+        return _finish(problem, rows, Panel(rows.start, values, budget, low), contract, integer)
 
 
-def _multiply(problem: Gemm, rows: slice, out: Values) -> None:
-    """out = op(A)[rows]·op(B); decodes A once a panel where it fits, B once a panel."""
-    k_step = max(1, OPERAND_ELEMENTS // max(COLUMNS, out.shape[0]))
-    for k in range(0, problem.k, k_step):
-        ks = slice(k, min(k + k_step, problem.k))
-        a = problem.a_values(rows, ks)
-        for j in range(0, problem.n, COLUMNS):
-            cols = slice(j, min(j + COLUMNS, problem.n))
-            product = a @ problem.b_values(ks, cols)
-            if k == 0:
-                out[:, cols] = product
-            else:
-                out[:, cols] += product
+def _multiply(problem: Gemm, rows: slice, out: Values, low: Values | None, budget: Values | None, contract: Contract | None) -> None:
+    """out (+ low) = op(A)[rows]·op(B) and its budget. A is decoded once a panel where it fits, B once a panel."""
+    longest = max(1, OPERAND_ELEMENTS // max(problem.k, 1))
+    height, width = (max(ALIGN, min(longest, cap)) for cap in (ROWS, COLUMNS))
+    every = slice(0, problem.k)
+    for i in range(rows.start, rows.stop, height):
+        part = slice(i, min(i + height, rows.stop))
+        a = problem.a_values(part, every)
+        left = None if contract is None else _side(problem, a, problem.a_floor(part, every), 1)
+        for j in range(0, problem.n, width):
+            cols = slice(j, min(j + width, problem.n))
+            b = problem.b_values(every, cols)
+            here = (slice(part.start - rows.start, part.stop - rows.start), cols)
+            if contract is not None and budget is not None and left is not None:
+                right = _side(problem, b, problem.b_floor(every, cols), 0)
+                _with_budget(left, right, contract, out[here], budget[here])
+            elif low is None:
+                _plain(a, b, out[here])
+            if low is not None:
+                out[here], low[here] = wide.product(a, b)
 
 
-def _epilogue(problem: Gemm, rows: slice, product: Values) -> Values:
-    """alpha·product + beta·C + bias, in place."""
+def _plain(a: Values, b: Values, out: Values) -> None:
+    """out = a·b, in tiles of rows spread over threads."""
+
+    def run(i: int) -> None:
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.matmul(a[i : i + TILE_ROWS], b, out=out[i : i + TILE_ROWS])
+
+    map_threads(run, range(0, a.shape[0], TILE_ROWS))
+
+
+def _side(problem: Gemm, values: Values, floor: Values, axis: int) -> Side:
+    """The operand prepared for statistics; wide ones divided by powers of two first, so that squares of sums stay in range."""
+    if not problem.wide:
+        return prepare(values, floor, axis=axis)
+    exponents = wide.exponents(values, axis)
+    side = prepare(np.ldexp(values, -exponents), np.ldexp(np.broadcast_to(floor, values.shape), -exponents), axis=axis)
+    return replace(side, unit=exponents)
+
+
+def _with_budget(left: Side, right: Side, contract: Contract, out: Values, budget: Values) -> None:
+    def use(rows: slice, cols: slice, sums: RunningSums) -> None:
+        out[rows, cols] = sums.total
+        allowed = element_budget(contract, sums)
+        if left.unit is not None and right.unit is not None:
+            allowed = np.ldexp(allowed, left.unit[rows] + right.unit[:, cols])
+        budget[rows, cols] = allowed
+
+    statistics(left, right, contract, use)
+
+
+def _finish(problem: Gemm, rows: slice, panel: Panel, contract: Contract | None, integer: bool) -> Panel:
+    """alpha·product + beta·C + bias, and the budget of doing that in the contract's scalar arithmetic."""
     alpha, beta = problem.scalars
-    if alpha not in (0.0, 1.0):
-        product *= alpha
-    if beta != 0:
-        product += beta * problem.c_values(rows)
-    if problem.bias_values is not None:
-        product += problem.bias_values
-    return product
+    product, budget, low = panel.values, panel.budget, panel.low
+    c = problem.c_values(rows) if beta != 0 else None
+    bias = problem.bias_values
+    if budget is not None and contract is not None:
+        budget *= abs(alpha)
+        if not (contract.exact and integer) and contract.scalar_bits:
+            size = np.abs(product) * abs(alpha)
+            if c is not None:
+                size += np.abs(c) * abs(beta)
+            if bias is not None:
+                size += np.abs(bias)
+            size *= 4.0 * 2.0**-contract.scalar_bits
+            budget += size
+    if low is not None:
+        values, rest = np.empty_like(product), np.empty_like(product)
+        empty = np.empty((0, 0)), np.empty(0)
+        wide.combine(product, low, alpha, beta, empty[0] if c is None else c, empty[1] if bias is None else bias, values, rest)
+        product, low = values, rest
+    else:
+        if alpha not in (0.0, 1.0):
+            product *= alpha
+        if c is not None:
+            product += beta * c
+        if bias is not None:
+            product += bias
+    if budget is not None:
+        budget[~np.isfinite(product)] = 0.0
+    return Panel(panel.first_row, product, budget, low)
+
+
+__all__ = ["AUTO_FLOP", "GRADIENTS", "Gemm", "Operand", "Panel", "gemm_backward_panels", "gemm_panels", "gradient", "panel_rows", "panels"]

@@ -106,18 +106,24 @@ class Operand:
             out[i : i + step] = decode(part[i : i + step], self.format)
 
         map_threads(fill, range(0, part.shape[0], step))
-        if self.scale is not None and self.block is not None:
-            r0, c0 = rows.start or 0, cols.start or 0
-            grid = self.scale_grid
-            r = np.arange(r0, r0 + part.shape[0]) // self.block[0]
-            c = np.arange(c0, c0 + part.shape[1]) // self.block[1]
-            if grid.shape[1] == 1:
-                out *= grid[r]
-            elif grid.shape[0] == 1:
-                out *= grid[:, c]
-            else:
-                out *= grid[np.ix_(r, c)]
+        if self.scale is not None:
+            out *= self.scale_of(rows, cols)
         return out
+
+    def scale_of(self, rows: slice = slice(None), cols: slice = slice(None)) -> Values:
+        """The scale of a block of the store, broadcastable to it: [rows or 1, cols or 1]."""
+        if self.scale is None or self.block is None:
+            return np.ones((1, 1))
+        grid = self.scale_grid
+        if grid.shape[0] > 1:
+            grid = grid[np.arange(*rows.indices(self.shape[0])) // self.block[0]]
+        if grid.shape[1] > 1:
+            grid = grid[:, np.arange(*cols.indices(self.shape[1])) // self.block[1]]
+        return grid
+
+    def floor_of(self, rows: slice = slice(None), cols: slice = slice(None)) -> Values:
+        """Smallest normal magnitude × scale of a block of the store, broadcastable to it."""
+        return np.abs(self.scale_of(rows, cols)) * (self.format.smallest_normal if self.format.kind == "float" else 0.0)
 
 
 @dataclass(frozen=True)
@@ -217,6 +223,14 @@ class Gemm:
     def b_values(self, ks: slice, cols: slice) -> Values:
         """op(B)[ks, cols], float64; a transposed view where the store is transposed."""
         return self.right.values(ks, cols) if self.layout[1] == "n" else self.right.values(cols, ks).T
+
+    def a_floor(self, rows: slice, ks: slice) -> Values:
+        """Smallest normal magnitude × scale under op(A)[rows, ks], broadcastable to it."""
+        return self.left.floor_of(rows, ks) if self.layout[0] == "n" else self.left.floor_of(ks, rows).T
+
+    def b_floor(self, ks: slice, cols: slice) -> Values:
+        """Smallest normal magnitude × scale under op(B)[ks, cols], broadcastable to it."""
+        return self.right.floor_of(ks, cols) if self.layout[1] == "n" else self.right.floor_of(cols, ks).T
 
     def a_rows(self, rows: Sequence[int] | NDArray[np.int64]) -> Values:
         """op(A)[rows, :] for a list of rows."""

@@ -1,0 +1,166 @@
+"""What a call promises about its arithmetic: one row per contract, from which every error budget follows.
+
+A contract is stated by the case (or the candidate), never read off the device that is judged. `partials(FORMAT)` is a family
+of rows: partial sums of a split contraction are rounded to FORMAT before they are added; `partials(FORMAT,P)` states how many
+there are. The formula that turns a row into a budget is `cpu_ref.running.element_budget`; docs/budgets.md derives and checks it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from accuracy_eval.errors import UsageError, unknown
+from accuracy_eval.formats import get_family, get_format
+
+LAMBDA = 8.0  # standard deviations a healthy error may reach: 2·Q(8) = 1.2e-15, so no element of any suite exceeds it by chance
+PARTIALS = 4  # pieces of a split contraction where the contract does not say
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """How a running sum is kept.
+
+    rounding   "RZ" toward zero (its error has a bias) or "RNE"
+    bits       fraction bits of the sum after each step
+    align      bits below the largest term of a step that survive when products are aligned; None: products are added exactly
+    width      products added per rounding: a sum of K products has ceil(K / width) roundings
+    """
+
+    rounding: Literal["RZ", "RNE"]
+    bits: int
+    align: int | None
+    width: int
+
+    def steps(self, k: int) -> int:
+        """Roundings of a sum of k products."""
+        return -(-k // self.width)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """One promise. The budget of an element is the largest that any of `accumulators` needs, plus the other terms.
+
+    accumulators  ways to accumulate that the contract allows
+    part          width of the parts that are accumulated on their own by `accumulators` and then added by `promoted`; 0: none
+    promoted      accumulators of the sum over parts
+    operand_bits  operands are first rounded (or truncated) to that many fraction bits; None: used as they are
+    partial       format of the partial sums of a split contraction; "" where they are kept in the accumulator's
+    pieces        number of those partial sums
+    scalar_bits   significant bits of the arithmetic of alpha, beta, bias and scales
+    exact         no error at all before the output is rounded
+    """
+
+    name: str
+    sentence: str
+    source: str
+    accumulators: tuple[Accumulator, ...] = ()
+    part: int = 0
+    promoted: tuple[Accumulator, ...] = ()
+    operand_bits: int | None = None
+    partial: str = ""
+    pieces: int = 0
+    scalar_bits: int = 24
+    exact: bool = False
+
+
+RZ32 = Accumulator("RZ", 23, 23, 4)  # the coarsest matrix unit with a 24-bit sum: 4 products a step, no bit below the largest (Volta)
+RNE32 = Accumulator("RNE", 23, None, 1)  # one correctly rounded float32 addition per product
+RZ14 = Accumulator("RZ", 13, 13, 32)  # Hopper's and Ada's fp8 units: 14 significant bits
+_FP32 = (RZ32, RNE32)
+
+CONTRACTS: dict[str, Contract] = {
+    c.name: c
+    for c in (
+        Contract(
+            "fp64", "every product is added in float64, rounded to nearest",
+            "IEEE 754-2019 fused multiply-add; the float64 matrix units of A100, H100, MI200 and MI300 are chains of them",
+            (Accumulator("RNE", 52, None, 1),), scalar_bits=53,
+        ),
+        Contract(
+            "fp32acc", "operands are used as stored and products are added in float32 or better, truncating matrix units included",
+            "the larger of a truncating unit of 4 products a step (Volta) and one float32 rounding per product", _FP32,
+        ),
+        Contract(
+            "tf32", "operands are rounded or truncated to 10 fraction bits, then fp32acc",
+            "cuBLAS rounds float32 operands to TF32; the xf32 instruction of gfx942 truncates them", _FP32, operand_bits=10,
+        ),
+        Contract(
+            "fp8fast", "products are added with 14 significant bits, 32 at a time, toward zero",
+            "the fp8 unit of Hopper in fast accumulation (use_fast_accum=True)", (RZ14,),
+        ),
+        Contract(
+            "fp8promoted", "fp8fast over parts of 128 products, the parts added in float32",
+            "fp8 GEMM with promotion every 128 products (use_fast_accum=False, 1x128 and 128x128 scales)", (RZ14,), 128, _FP32,
+        ),
+        Contract(
+            "int32acc", "integer products are added exactly in int32; scales, alpha and bias in float32",
+            "int8 matrix units of both vendors; K·128·128 < 2^31", exact=True,
+        ),
+        Contract("exact", "no error before the output is rounded: one correct code per element", "an op without accumulation", exact=True,
+                 scalar_bits=0),
+    )
+}  # fmt: skip
+
+_PARTIALS = re.compile(r"partials\(\s*([A-Za-z0-9_]+)\s*(?:,\s*(\d+)\s*)?\)")
+
+
+def parse_contract(name: str) -> Contract:
+    """The contract of that name: a row of CONTRACTS, `partials(FORMAT)` or `partials(FORMAT,P)` with P ≥ 1 pieces.
+
+    UsageError for anything else.
+    """
+    if name in CONTRACTS:
+        return CONTRACTS[name]
+    match = _PARTIALS.fullmatch(name)
+    if not match:
+        raise unknown("contract", name, [*CONTRACTS, "partials(FORMAT)", "partials(FORMAT,P)"])
+    fmt, pieces = get_format(match[1]), int(match[2] or PARTIALS)
+    if fmt.kind != "float" or fmt.scale_only or pieces < 1:
+        raise UsageError(f"contract {name!r}: partial sums need a float operand format and at least one piece, found {fmt.name}, {pieces}")
+    base = CONTRACTS["fp32acc"]
+    suffix = f",{pieces}" if match[2] else ""
+    return replace(
+        base, name=f"partials({fmt.name}{suffix})", partial=fmt.name, pieces=pieces,
+        sentence=f"fp32acc over {pieces} pieces of the contraction, whose sums are rounded to {fmt.name} before they are added",
+        source="split-K with reduced-precision reduction (torch: allow_bf16_reduced_precision_reduction)",
+    )  # fmt: skip
+
+
+ACCUMULATING = frozenset({"gemm", "grouped_gemm", "batched_gemm", "gemm_epilogue", "sum", "mean"})
+EXACT = frozenset({"cast", "quantize", "permute", "topk"})
+
+_PROMOTED = ("1x128", "128x1", "128x128")
+_BLOCK_SCALED = re.compile(r"^(mx|nvfp4|nv_)")
+
+
+def default_contract(kind: str, operand_formats: Iterable[str], recipe: str = "", granularity: str = "") -> str:
+    """Name of the contract a call has when neither case nor candidate states one; "" for ops judged by limits instead.
+
+    kind             op id: gemm-like ops, sum and mean accumulate (ACCUMULATING); data movement and rounding are exact (EXACT)
+    operand_formats  format or family names of the operands
+    recipe           quantisation recipe; MX and NVFP4 recipes scale blocks inside the unit
+    granularity      what shares a scale: "1x128" and "128x128" promote the partial sums
+    The widest operand decides: float64 fp64 · tfloat32 tf32 · float32, 16-bit, fp6, fp4 fp32acc · fp8 fp8fast, fp8promoted
+    under 1x128 and 128x128 scales, fp32acc under MX scales · int8 int32acc.
+    """
+    if kind in EXACT:
+        return "exact"
+    if kind not in ACCUMULATING:
+        return ""
+    formats = [get_format(f) for f in operand_formats]
+    if not formats:
+        raise UsageError(f"the default contract of {kind!r} needs the operand formats; found none")
+    names = {f.name for f in formats}
+    if "float64" in names:
+        return "fp64"
+    if all(f.kind == "int" for f in formats):
+        return "int32acc"
+    if "tfloat32" in names:
+        return "tf32"
+    if not all(get_family(f.name) in ("fp8_e4m3", "fp8_e5m2") for f in formats) or _BLOCK_SCALED.match(recipe):
+        return "fp32acc"
+    grain = granularity or ("1x128" if any(p in recipe for p in ("blockwise", *_PROMOTED)) else "")
+    return "fp8promoted" if grain in _PROMOTED else "fp8fast"

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from accuracy_eval.contracts import CONTRACTS, default_contract, parse_contract
+from accuracy_eval.errors import UsageError
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_every_contract_says_what_it_promises_and_where_that_comes_from(name):
+    contract = CONTRACTS[name]
+    assert contract.name == name
+    assert len(contract.sentence) > 20
+    assert len(contract.source) > 10
+    assert contract.exact or contract.accumulators
+
+
+def test_the_rows_hold_the_documented_parameters():
+    def units(c):
+        return [(a.rounding, a.bits, a.align, a.width) for a in CONTRACTS[c].accumulators]
+
+    assert units("fp32acc") == [("RZ", 23, 23, 4), ("RNE", 23, None, 1)]
+    assert units("fp8fast") == [("RZ", 13, 13, 32)]
+    assert units("fp64") == [("RNE", 52, None, 1)]
+    assert CONTRACTS["fp8promoted"].part == 128
+    assert CONTRACTS["tf32"].operand_bits == 10
+
+
+def test_a_partial_sum_of_4097_products_needs_1025_roundings_of_four():
+    assert CONTRACTS["fp32acc"].accumulators[0].steps(4097) == 1025
+
+
+def test_partials_take_any_float_format_and_a_number_of_pieces():
+    c = parse_contract("partials(bf16, 16)")
+    assert (c.name, c.partial, c.pieces) == ("partials(bfloat16,16)", "bfloat16", 16)
+    assert parse_contract("partials(float16)").pieces == 4
+    assert parse_contract(c.name) == c
+
+
+@pytest.mark.parametrize("name", ["fp33", "partials()", "partials(int8)", "partials(float8_e8m0fnu)", "partials(bfloat16,0)", ""])
+def test_other_names_are_refused(name):
+    with pytest.raises(UsageError):
+        parse_contract(name)
+
+
+def test_an_unknown_contract_is_answered_with_all_names():
+    with pytest.raises(UsageError) as caught:
+        parse_contract("fp33")
+    assert str(caught.value) == (
+        "unknown contract 'fp33'; allowed: exact, fp32acc, fp64, fp8fast, fp8promoted, int32acc, partials(FORMAT), partials(FORMAT,P), tf32"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "formats", "recipe", "granularity", "want"),
+    [
+        ("gemm", ["float64"], "", "", "fp64"),
+        ("gemm", ["float64", "float32"], "", "", "fp64"),
+        ("gemm", ["float32"], "", "", "fp32acc"),
+        ("gemm", ["bfloat16", "bfloat16"], "", "", "fp32acc"),
+        ("gemm", ["float16"], "", "", "fp32acc"),
+        ("gemm", ["tfloat32"], "", "", "tf32"),
+        ("gemm", ["fp8_e4m3"], "", "", "fp8fast"),
+        ("gemm", ["fp8_e4m3", "fp8_e5m2"], "rowwise", "row", "fp8fast"),
+        ("gemm", ["float8_e4m3fnuz"], "block1x128", "", "fp8promoted"),
+        ("gemm", ["fp8_e4m3"], "block128x128_ue8m0", "", "fp8promoted"),
+        ("gemm", ["fp8_e4m3"], "mine", "128x128", "fp8promoted"),
+        ("gemm", ["fp8_e4m3"], "mxfp8", "1x32", "fp32acc"),
+        ("gemm", ["fp4_e2m1"], "nvfp4", "1x16", "fp32acc"),
+        ("gemm", ["fp6_e2m3"], "", "", "fp32acc"),
+        ("gemm", ["int8"], "int8_rowwise", "row", "int32acc"),
+        ("sum", ["float32"], "", "", "fp32acc"),
+        ("mean", ["float16"], "", "", "fp32acc"),
+        ("cast", ["float32"], "", "", "exact"),
+        ("quantize", ["bfloat16"], "mxfp8", "", "exact"),
+        ("exp", ["float32"], "", "", ""),
+    ],
+)
+def test_the_default_contract_follows_the_operands(kind, formats, recipe, granularity, want):
+    assert default_contract(kind, formats, recipe, granularity) == want
+
+
+def test_an_accumulating_op_without_operands_has_no_default():
+    with pytest.raises(UsageError, match="needs the operand formats"):
+        default_contract("gemm", [])
