@@ -31,6 +31,7 @@ multiply by 32 (absmax: by the largest code; integers: by 1); then one `formats.
     spike         0.5, but 100 at flat index h3 mod size; no stream
     cancellation  normal; along the axis named k (else the last) of n elements, h = n // 2, element j of h … 2h - 1 is its
                   partner j - h: a copy in operand `a`, its value under factor -(1 - 2^-7) in every other operand
+    negative-zero every element -0 (+0 where the format has none); no stream
     specials      normal, but where selection < 1792 the code of kind selection >> 8 of `special_codes`
 
 **Codes.** These classes are bit patterns of the format. w is the width of the word, `bits` that of the code:

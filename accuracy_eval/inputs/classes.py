@@ -70,6 +70,11 @@ def _spike(draw: Draw) -> Codes:
     return out.reshape(draw.shape)
 
 
+def _negative_zero(draw: Draw) -> Codes:
+    code = draw.fmt.sign_mask if draw.fmt.has_negative_zero else encode(np.zeros(1), draw.fmt)[0]
+    return np.full(draw.shape, code, draw.fmt.storage)
+
+
 def _cancellation(draw: Draw) -> Codes:
     codes = draw.valued(ValueRule())
     if not draw.shape:
@@ -223,6 +228,7 @@ INPUT_CLASSES: dict[str, InputClass] = {
             "codes", "Every bit pattern in turn; beyond 16 bits in even steps through all.", build=_codes, by_codes=True, finite=False
         ),
         InputClass("wide", "Uniform over the format's numbers within a domain: every exponent equally often.", build=_wide, by_codes=True),
+        InputClass("negative-zero", "-0 everywhere; +0 in formats without -0.", build=_negative_zero),
         InputClass("misaligned", "Normal, in a view that starts 3 elements into its buffer.", ValueRule()),
         InputClass("strided", "Normal, in a view with gaps between rows.", ValueRule()),
     )

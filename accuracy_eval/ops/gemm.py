@@ -10,7 +10,8 @@ from typing import Any
 from accuracy_eval.contracts import default_contract
 from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.formats import get_family
-from accuracy_eval.ops.operands import coded_companion, exact_companion, integer_codes
+from accuracy_eval.inputs.exact import integer_codes
+from accuracy_eval.ops.operands import coded_companion, exact_companion
 from accuracy_eval.ops.spec import (
     Encoding,
     Inputs,
@@ -138,7 +139,7 @@ def _companion_panels(case: Case, output: Output) -> Iterator[Panel]:
         if (output.name == "da" and case.layout[0] == "t") or (output.name == "db" and case.layout[1] == "n"):
             whole = whole.T
         unit = exact.unit if output.name == "d" else 1.0 if output.name == "dbias" else exact.alpha
-        codes = integer_codes(whole, output.format, unit=unit)
+        codes = integer_codes(whole, output.format, unit)
     rows = codes.reshape(rows_and_columns(output.shape))
     for first, end in row_blocks(output.shape):
         yield Panel(first, rows[first:end])

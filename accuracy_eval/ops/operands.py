@@ -26,8 +26,11 @@ def operand_codes(spec: OpSpec, case: Case, encoding: Encoding, *, compiled: boo
     """
     operands = spec.operands(case, encoding)
     if case.lane == "exact":
+        from accuracy_eval.inputs.exact import integer_codes
+
         exact = exact_companion(case)
-        return {o.name: integer_codes(getattr(exact, o.name), o.format) for o in operands}
+        made = {o.name: getattr(exact, o.name) for o in operands}
+        return {o.name: _nan_codes(o) if made[o.name] is None else integer_codes(made[o.name], o.format) for o in operands}
     if case.lane == "coded":
         coded = coded_companion(case, operands[0].format)
         return {"a": coded.a, "b": coded.b}
@@ -38,9 +41,8 @@ def random_codes(case: Case, operand: Operand, *, compiled: bool | None = None) 
     """Codes of one operand of a random-lane case, canonical orientation."""
     from accuracy_eval import inputs
 
-    fmt = get_format(operand.format)
     if operand.name == "c" and case.option("c", "values") == "nan":
-        return np.full(operand.shape, fmt.nan_code, fmt.storage)
+        return _nan_codes(operand)
     if case.input_class == "wide":
         return _wide_codes(case, operand)
     codes = inputs.generate(
@@ -51,6 +53,12 @@ def random_codes(case: Case, operand: Operand, *, compiled: bool | None = None) 
     from accuracy_eval.cpu_ref.special import into_domain
 
     return into_domain(codes, operand.format, operand.domain)
+
+
+def _nan_codes(operand: Operand) -> Codes:
+    """A C that beta = 0 must not read: NaN everywhere."""
+    fmt = get_format(operand.format)
+    return np.full(operand.shape, fmt.nan_code, fmt.storage)
 
 
 def _wide_codes(case: Case, operand: Operand) -> Codes:
@@ -100,17 +108,3 @@ def coded_companion(case: Case, fmt: str) -> CodedOperands:
 
     m, n, k = (case.dims[d] for d in "mnk")
     return coded_gemm(m, n, k, fmt, seed=case.seed)
-
-
-def integer_codes(values: NDArray[Any], fmt: str, *, unit: float = 1.0) -> Codes:
-    """Codes of unit · values, integers of small magnitude, any shape, by a table of those that occur: no float64 copy of the array."""
-    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
-    table = encode(unit * np.arange(low, high + 1, dtype=np.float64), fmt, overflow="saturate")
-    return table[values.astype(np.intp) - low] if values.dtype.itemsize > 1 else _byte_table(table, low)[values.view(np.uint8)]
-
-
-def _byte_table(table: Codes, low: int) -> Codes:
-    """The table under the index that an int8 has when its byte is read as unsigned."""
-    whole = np.zeros(256, table.dtype)
-    whole[np.arange(low, low + len(table)).astype(np.int8).view(np.uint8)] = table
-    return whole

@@ -1,0 +1,43 @@
+"""accuracy-eval demo."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("demo", short_help="Compare this machine with a packaged H200 dump and the reference.")
+@click.option("-o", "--out", type=click.Path(file_okay=False), default="reports/demo", show_default=True, help="Folder for the reports.")
+@click.option("--device", default="cpu", show_default=True, help="auto, cuda, cuda:N, cpu or reference.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def demo_command(out: str, device: str, quiet: bool) -> int:
+    """Dump the suite `demo` on this machine, compare it with one made on a real H200, and write the reports.
+
+    \b
+    accuracy-eval demo
+    accuracy-eval demo --device cuda
+    """
+    import shutil
+    import tempfile
+    from importlib import resources
+    from pathlib import Path
+
+    from accuracy_eval.backends.open import open_backend
+    from accuracy_eval.cases import load_suite
+    from accuracy_eval.cli.compare import present
+    from accuracy_eval.cli.progress import progress
+    from accuracy_eval.compare import compare_dumps
+    from accuracy_eval.dump import dump
+
+    with tempfile.TemporaryDirectory() as folder:
+        mine, h200 = Path(folder) / "this-machine.h5", Path(folder) / "h200.h5"
+        with resources.as_file(resources.files("accuracy_eval") / "data" / "demo-h200.h5") as packaged:
+            shutil.copyfile(packaged, h200)
+        backend = open_backend(device)
+        try:
+            with progress("dump", quiet=quiet) as update:
+                dump(load_suite("demo"), backend, mine, progress=update)
+        finally:
+            backend.close()
+        with progress("compare", quiet=quiet) as update:
+            results = compare_dumps(mine, h200, progress=update)
+    return present(results, forms="xlsx,json", out=out, strict=False, quiet=False, as_json=False)

@@ -1,0 +1,219 @@
+"""The command line as a user meets it: whole outputs, exit codes, one clear error."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from accuracy_eval.cli import run
+from accuracy_eval.records import Results, from_json
+from accuracy_eval.store import Dump
+
+GEMM = ["--op", "gemm", "--shape", "16x8x32"]
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory):
+    """A reference dump and a CPU dump of four small GEMMs."""
+    folder = tmp_path_factory.mktemp("dumps")
+    for name, device in (("ref", "reference"), ("cpu", "cpu")):
+        code = run(["dump", *GEMM, "--format", "float32", "--format", "bfloat16", "--lane", "random", "--lane", "exact",
+                    "--device", device, "-o", str(folder / f"{name}.h5"), "-q"])  # fmt: skip
+        assert code == 0
+    return folder
+
+
+def test_help_lists_every_command_and_the_exit_codes(capsys):
+    assert run(["--help"]) == 0
+    text = capsys.readouterr().out
+    for command in ("dump", "transfer", "compare", "report", "inspect", "merge", "list", "demo"):
+        assert f"\n  {command} " in text
+    assert "Exit codes: 0 everything judged passed" in text
+
+
+@pytest.mark.parametrize("command", ["dump", "transfer", "compare", "report", "inspect", "merge", "list", "demo"])
+def test_every_command_has_help_with_an_example(command, capsys):
+    assert run([command, "--help"]) == 0
+    assert f"accuracy-eval {command}" in capsys.readouterr().out
+
+
+def test_help_and_version_import_nothing_heavy():
+    script = (
+        "import sys; from accuracy_eval.cli import run; run(['--help']); run(['--version']);"
+        "heavy = {'torch', 'numpy', 'h5py', 'numba', 'pandas', 'paramiko', 'rich', 'openpyxl'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_compare_of_two_dumps_needs_no_torch(dumps):
+    script = (
+        "import sys; sys.modules['torch'] = None\n"
+        f"from accuracy_eval.cli import run; code = run(['compare', {str(dumps / 'ref.h5')!r}, {str(dumps / 'cpu.h5')!r}, '--to', 'none', '-q'])\n"
+        "assert code == 0, code"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+
+
+def test_everything_but_the_torch_backend_imports_without_torch():
+    script = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import pkgutil, importlib, accuracy_eval\n"
+        "names = [m.name for m in pkgutil.walk_packages(accuracy_eval.__path__, 'accuracy_eval.')]\n"
+        "assert len(names) > 50\n"
+        "for n in names:\n    if n != 'accuracy_eval.__main__': importlib.import_module(n)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+
+
+def test_compare_prints_the_verdict_first_and_writes_the_reports(dumps, tmp_path, capsys):
+    code = run(["compare", str(dumps / "cpu.h5"), str(dumps / "ref.h5"), "--label", "cpu", "--label", "truth", "-o", str(tmp_path / "r")])
+    text = capsys.readouterr().out
+    assert code == 0
+    assert text.startswith("PASS cpu vs truth · 4 PASS · profile default")
+    names = sorted(p.name for p in (tmp_path / "r").iterdir() if not p.name.startswith("."))
+    assert names == ["gemm-m16.n8.k32.xlsx", "results.json", "summary.xlsx"]
+    assert max(len(line) for line in text.splitlines() if not line.startswith("  /")) <= 80
+
+
+def test_json_on_stdout_is_the_results(dumps, capsys):
+    assert run(["compare", str(dumps / "cpu.h5"), "--to", "none", "--json"]) == 0
+    results = from_json(Results, json.loads(capsys.readouterr().out))
+    assert {t.case_id for t in results.tensors} == {r.id for r in Dump.open(dumps / "cpu.h5").records}
+
+
+def test_a_report_is_rendered_again_without_the_dumps(dumps, tmp_path, capsys):
+    run(["compare", str(dumps / "cpu.h5"), str(dumps / "ref.h5"), "--to", "json,xlsx", "-o", str(tmp_path / "first"), "-q"])
+    assert run(["report", str(tmp_path / "first" / "results.json"), "--to", "xlsx,md", "-o", str(tmp_path / "again")]) == 0
+    again, first = (tmp_path / d / "summary.xlsx" for d in ("again", "first"))
+    assert again.read_bytes() == first.read_bytes()
+    assert (tmp_path / "again" / "summary.md").exists()
+
+
+def test_nothing_in_common_is_never_a_pass(dumps, tmp_path, capsys):
+    run(["dump", *GEMM, "--seed", "1", "--device", "reference", "-o", str(tmp_path / "other.h5"), "-q"])
+    assert run(["compare", str(dumps / "ref.h5"), str(tmp_path / "other.h5"), "--to", "json", "-o", str(tmp_path / "r")]) == 1
+    text = capsys.readouterr().out
+    assert "MISSING" in text
+    assert "PASS" not in text.splitlines()[0]
+    refused = ["--device", "reference", "--shape", "16x8x32", "--op", "gemm", "--format", "fp8_e4m3"]
+    assert run(["dump", *refused, "-o", str(tmp_path / "e.h5"), "-q"]) == 2
+
+
+def test_a_suite_of_which_nothing_runs_exits_with_2(tmp_path, capsys):
+    run(["dump", *GEMM, "--format", "tfloat32", "--device", "cpu", "-o", str(tmp_path / "a.h5"), "-q"])
+    assert run(["compare", str(tmp_path / "a.h5"), "--to", "none"]) == 2
+    assert "nothing was judged" in capsys.readouterr().out
+
+
+def test_other_inputs_under_the_same_id_are_refused_with_both_digests(dumps, tmp_path, capsys):
+    import shutil
+
+    from accuracy_eval.cases import parse_case
+    from accuracy_eval.records import CaseRecord, TensorRecord
+    from accuracy_eval.store import write_part
+
+    ident = "gemm.m16.n8.k32.nt.float32.normal.s0"
+    d = np.zeros((16, 8), np.uint32)
+    from accuracy_eval.digests import sha256_codes
+
+    tensors = [TensorRecord(n, "source", "float32", s, "ab" * 32) for n, s in (("a", (16, 32)), ("b", (8, 32)))]
+    record = CaseRecord(ident, parse_case(ident), "default", "done", "",
+                        (*tensors, TensorRecord("d", "output", "float32", (16, 8), sha256_codes(d))), "fp32acc", 1, {"d": 1})  # fmt: skip
+    write_part(tmp_path / "p", record, {"d": d}, info={"suite": "x", "suite_digest": "y"}, platform={"label": "other"})
+    shutil.copyfile(dumps / "ref.h5", tmp_path / "ref.h5")
+    code = run(["compare", str(tmp_path / "ref.h5"), str(tmp_path / "p"), "--case", ident, "--to", "json", "-o", str(tmp_path / "r")])
+    assert code == 2
+    (refused,) = json.loads((tmp_path / "r" / "results.json").read_text())["not_compared"]
+    assert refused["verdict"] == "INPUTS_DIFFER"
+    assert "input 'a': sha256 abababab" in refused["reason"]
+    assert "reference has" in refused["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dump", "smok", "-o", "x.h5"], "unknown suite 'smok'; allowed: "),
+        (["dump", "-o", "x.h5"], "name a suite (see accuracy-eval list suites), or give at least --op and --shape"),
+        (["dump", *GEMM, "--format", "bf17", "-o", "x.h5"], "unknown format 'bf17'; allowed: "),
+        (["dump", *GEMM, "--device", "tpu", "-o", "x.h5"], "unknown device 'tpu'; allowed: auto, cpu, cuda, cuda:N, reference"),
+        (["dump", "smoke", "--op", "gemm", "--layout", "zz", "-o", "x.h5"], "none of its"),
+        (["compare", "nowhere.h5"], "nowhere.h5"),
+        (["compare", "nowhere.h5", "--gates", "lax"], "unknown gates profile 'lax'"),
+        (["dump", *GEMM, "--plugin", "nowhere.py", "-o", "x.h5"], "plugin nowhere.py: no such file"),
+        (["report", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_a_wrong_argument_is_one_message_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_flipped_byte_is_found_and_named(dumps, tmp_path, capsys):
+    data = bytearray((dumps / "ref.h5").read_bytes())
+    d = Dump.open(dumps / "ref.h5")
+    record = d.record("gemm.m16.n8.k32.nt.float32.normal.s0")
+    at = bytes(data).index(d.read(record, "d").tobytes())
+    data[at + 5] ^= 1
+    (tmp_path / "bad.h5").write_bytes(data)
+    assert run(["compare", str(tmp_path / "bad.h5"), "--to", "none"]) == 2
+    error = capsys.readouterr().err
+    assert "bad.h5" in error
+    assert "gemm.m16.n8.k32.nt.float32.normal.s0" in error
+    assert "sha256" in error.lower()
+
+
+def test_inspect_shows_suite_device_cases_and_digests(dumps, capsys):
+    assert run(["inspect", str(dumps / "ref.h5"), "--verify"]) == 0
+    captured = capsys.readouterr()
+    assert "4 tensors, every digest matches" in captured.err
+    assert captured.out.splitlines()[1].startswith("content digest ")
+    assert run(["inspect", str(dumps / "cpu.h5"), "--platform"]) == 0
+    assert "torch" in capsys.readouterr().out
+    assert run(["inspect", str(dumps / "ref.h5"), "--case", "gemm.m16.n8.k32.nt.float32.exact.s0"]) == 0
+    assert "source  a" in capsys.readouterr().out
+
+
+def test_merge_joins_shards(tmp_path, capsys):
+    for i in range(2):
+        run(
+            [
+                "dump",
+                *GEMM,
+                "--lane",
+                "random",
+                "--lane",
+                "exact",
+                "--device",
+                "reference",
+                "--shard",
+                f"{i}/2",
+                "-o",
+                str(tmp_path / f"{i}.h5"),
+                "-q",
+            ]
+        )
+    assert run(["merge", str(tmp_path / "0.h5"), str(tmp_path / "1.h5"), "-o", str(tmp_path / "all.h5")]) == 0
+    assert "all.h5: 2 results" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "what", ["ops", "formats", "recipes", "contracts", "metrics", "gates", "suites", "inputs", "candidates", "devices"]
+)
+def test_every_list_prints_a_table_in_three_forms(what, capsys):
+    assert run(["list", what]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 1
+    assert run(["list", what, "--markdown"]) == 0
+    assert capsys.readouterr().out.startswith("| ")
+    assert run(["list", what, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_python_dash_m_is_the_same_command():
+    done = subprocess.run([sys.executable, "-m", "accuracy_eval", "--version"], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("accuracy-eval 0.")

@@ -1,0 +1,169 @@
+"""Everything that is registered is complete: an addition is tested by being registered."""
+
+import inspect
+import tomllib
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from accuracy_eval.cases import builtin_suites, case_id, load_suite, make_case, parse_case
+from accuracy_eval.contracts import CONTRACTS, parse_contract
+from accuracy_eval.cpu_ref.special_functions import FUNCTIONS
+from accuracy_eval.digests import sha256_codes
+from accuracy_eval.formats import FORMATS, decode, encode, get_format, is_nan
+from accuracy_eval.gates import FACTS, builtin_profiles, load_profile
+from accuracy_eval.inputs import INPUT_CLASSES, generate
+from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.metrics.registry import METRICS
+from accuracy_eval.ops.operands import operand_codes, stored_inputs
+from accuracy_eval.ops.registry import OPS
+from accuracy_eval.ops.spec import rows_and_columns
+from accuracy_eval.quantize import RECIPES, SCALE_RULES, dequantize, quantize
+from accuracy_eval.records import Coded, Verdict
+from accuracy_eval.report import WRITERS
+
+every = pytest.mark.parametrize
+SMALL = {1: (64,), 2: (6, 32), 3: (6, 5, 32)}
+
+
+def small_cases(op):
+    """A small case of the op for every format, layout, lane, direction and (some) recipe it has."""
+    for letters in op.dims:
+        shape = tuple(zip(letters, SMALL[len(letters)], strict=True))
+        for fmt in op.formats:
+            for direction in op.directions:
+                for lane in op.lanes:
+                    for recipe in op.recipes[:4]:
+                        out = "bfloat16" if op.name == "cast" else ""
+                        try:
+                            yield make_case(
+                                op.name,
+                                shape,
+                                format=fmt,
+                                out_format=out,
+                                recipe=recipe,
+                                lane=lane,
+                                direction=direction,
+                                layout=op.layouts[-1],
+                            )
+                        except Exception as error:
+                            if "coded lane" not in str(error):
+                                raise
+
+
+CASES = [c for op in OPS.values() for c in small_cases(op)]
+
+
+@every("case", CASES, ids=case_id)
+def test_a_perfect_result_of_every_op_passes_and_a_spoilt_one_fails(case):
+    spec = OPS[case.op]
+    assert parse_case(case_id(case)) == case
+    codes = operand_codes(spec, case, "ocp")
+    for o in spec.operands(case, "ocp"):
+        assert codes[o.name].shape == o.shape
+        assert codes[o.name].dtype == get_format(o.format).storage
+    references = spec.reference(case, stored_inputs(spec, case, "ocp", codes), "ocp", spec.contract(case))
+    outputs = spec.outputs(case, "ocp")
+    assert set(references) == {o.name for o in outputs}
+    for output in outputs:
+        reference = references[output.name]
+        panels = list(reference.panels())
+        rows, columns = rows_and_columns(output.shape)
+        values = np.concatenate([p.values for p in panels])
+        assert values.shape == (rows, columns)
+        perfect = values if reference.kind == "codes" else encode(values, output.format)
+        profile = load_profile("default")
+
+        def judge(found, output=output, reference=reference, spec=spec, case=case, profile=profile):
+            side = side_of("me", Coded(found.reshape(output.shape), output.format), contract=reference.contract)
+            return judge_tensor(case, case_id(case), spec.family, "default", output, [side], {"me": reference}, profile)
+
+        assert judge(perfect).verdict is Verdict.PASS
+        spoilt = encode(np.where(np.isfinite(decode(perfect, output.format)), -3.0, 0.0), output.format)
+        assert judge(spoilt).verdict is Verdict.FAIL
+
+
+@every("op", OPS.values(), ids=lambda o: o.name)
+def test_every_op_says_what_it_is(op):
+    assert op.equation
+    assert op.family
+    assert set(op.formats) | set(op.out_formats) <= {f.family for f in FORMATS.values()} | {"tfloat32"}
+    case = next(small_cases(op))
+    if op.contract(case):
+        assert parse_contract(op.contract(case)).sentence
+
+
+@every("f", FORMATS.values(), ids=lambda f: f.name)
+def test_every_format_holds_one(f):
+    one = encode([1.0], f)
+    assert decode(one, f).tolist() == [1.0]
+    assert not is_nan(one, f).any()
+
+
+@every("name", INPUT_CLASSES)
+def test_every_input_class_gives_the_same_bits_with_and_without_compiling(name):
+    shape = (17, 33)
+    for fmt in ("bfloat16", "float32", "float64"):
+        compiled, plain = (generate("gemm", "a", shape, name, 3, fmt, axes=("m", "k"), compiled=c) for c in (True, False))
+        assert sha256_codes(compiled) == sha256_codes(plain)
+        assert compiled.shape == shape
+    assert INPUT_CLASSES[name].sentence
+
+
+@every("name", RECIPES)
+def test_every_recipe_gives_ordinary_data_back_within_its_element_format(name):
+    x = encode(np.linspace(-3, 3, 64 * 256).reshape(64, 256), "float32")
+    q = quantize(x, "float32", name)
+    assert RECIPES[name].rule in SCALE_RULES
+    assert RECIPES[name].granularity
+    if RECIPES[name].hadamard:
+        return
+    truth, back = decode(x, "float32"), dequantize(q)
+    # e2m1, the coarsest element, is within a quarter of its value or of a block's smallest step
+    assert np.abs(back - truth).max() <= 0.25 * np.abs(truth).max()
+
+
+@every("c", CONTRACTS.values(), ids=lambda c: c.name)
+def test_every_contract_states_its_promise_and_source(c):
+    assert c.sentence
+    assert c.source
+    assert parse_contract(c.name) == c
+
+
+@every("m", METRICS.values(), ids=lambda m: m.name)
+def test_every_metric_is_defined_in_a_sentence(m):
+    assert m.definition
+    assert m.better in ("lower", "higher", "info")
+    assert m.number
+
+
+@every("name", builtin_profiles())
+def test_every_gate_has_a_source_and_known_facts(name):
+    profile = load_profile(name)
+    assert profile.description
+    for gate in profile.gates:
+        assert len(gate.source) > 10
+        assert set(gate.applies) <= set(FACTS)
+
+
+@every("name", list(builtin_suites()))
+def test_every_suite_describes_itself_and_expands(name):
+    suite = load_suite(name, huge=True)
+    assert suite.description.endswith(".") or suite.description.endswith("?")
+    assert len({case_id(c) for c in suite.cases}) == len(suite.cases)
+    data = tomllib.loads((resources.files("accuracy_eval") / "suites" / f"{name}.toml").read_text())
+    assert data["name"] == name
+
+
+@every("w", WRITERS.values(), ids=lambda w: w.name)
+def test_every_report_writer_loads(w):
+    assert list(inspect.signature(w.load()).parameters) == ["results", "folder"]
+    assert w.description
+
+
+@every("f", FUNCTIONS.values(), ids=lambda f: f.name)
+def test_every_special_function_is_an_op_or_says_why_not(f):
+    assert f.name in OPS
+    assert len(f.wide) == f.arity
+    assert f.ulps.source
