@@ -217,6 +217,20 @@ def test_gate_that_is_not_in_the_profile_is_listed_too(tmp_path: Path) -> None:
     assert table(tmp_path / "gemm-m512.n128.k256.xlsx", "Gates")[-1]["gate"] == "user-tolerance"
 
 
+def test_broken_numbers_are_coloured_and_stay_aligned_as_numbers(folder: Path) -> None:
+    sheet = openpyxl.load_workbook(folder / "gemm-m512.n128.k256.xlsx")["Verdict"]
+    cell = next(c for c in sheet[3] if c.value == 6.9)
+    assert (cell.fill.fill_type, cell.alignment.horizontal) == ("solid", None)
+
+
+def test_definitions_explain_the_metrics_there_are(folder: Path) -> None:
+    path = folder / "gemm-m512.n128.k256.xlsx"
+    rows = {r["metric"]: r for r in table(path, "Definitions")}
+    assert (rows["snr_db"]["unit"], rows["snr_db"]["better"]) == ("dB", "higher")
+    assert set(rows) <= set(table(path, "Metrics")[0])
+    assert len(rows) > 15
+
+
 def test_left_out_cases_have_their_reasons(folder: Path) -> None:
     rows = table(folder / "gemm-m512.n128.k256.xlsx", "Not compared")
     assert [r["verdict"] for r in rows] == ["INPUTS_DIFFER", "MISSING", "UNSUPPORTED"]

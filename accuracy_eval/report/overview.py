@@ -74,7 +74,7 @@ def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequenc
 
 def _head(page: Page, results: Results, part: Volume) -> None:
     labels = " vs ".join(messages.visible(d.label) for d in results.dumps)
-    page.line(Cell(f"{part.title or 'Summary'}: {labels}", Style(bold=True, size=16)))
+    page.line(Cell(_cut(f"{part.title or 'Summary'}: {labels}", 90), Style(bold=True, size=16)))
     page.text(verdict_cell(part.verdict), Cell(_cut(first.attribution_sentence(part.tensors)), Style(wrap=True, bold=True, size=11)))
     page.text("Counts", Cell(f"{first.counts_sentence(part.counts)} (tensors, and cases not compared)"))
     found = first.findings(part.only(results))

@@ -292,9 +292,9 @@ def skipped_sheet(book: Book, results: Results, part: Volume) -> None:
 
 
 def definition_sheet(book: Book, results: Results, part: Volume) -> None:
-    names = metric_names(row for result in part.tensors for row in tensor_rows(result))
+    names = set(metric_names(row for result in part.tensors for row in tensor_rows(result)))
     columns = [TableColumn("metric", BOLD), TableColumn("unit"), TableColumn("better"), TableColumn("definition", WRAP, 110)]
-    data = [[m.name, m.unit, m.better, m.definition] for m in (METRICS[n] for n in names if n in METRICS)]
+    data = [[m.name, m.unit, m.better, m.definition] for m in METRICS.values() if m.name in names]
     note = "a is actual, e expected, d = a - e; sums run over the elements that are finite on both sides."
     book.table("Definitions", columns, data, note=note)
 

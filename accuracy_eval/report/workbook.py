@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
@@ -28,6 +28,7 @@ from openpyxl.worksheet.hyperlink import Hyperlink
 from accuracy_eval.messages import number, visible
 from accuracy_eval.records import Verdict
 
+Horizontal = Literal["left", "center", "right"] | None
 MAX_ROWS = 1_048_576  # rows of a sheet
 MAX_TEXT = 32_767  # characters of a cell
 MAX_LINKS = 65_000  # a sheet holds 65,530
@@ -368,9 +369,12 @@ def _styled(sheet: Any, style: Style) -> Any:
         cell.fill = PatternFill("solid", fgColor=f"FF{fill}")
     if style.header or style.verdict:
         cell.border = Border(bottom=_LINE)
-    horizontal = (
-        "center" if style.center or style.verdict else ("right" if style.right else ("left" if style.left or style.indent else None))
-    )
+    if style.center or (style.verdict and not style.numeric):
+        horizontal: Horizontal = "center"
+    elif style.right:
+        horizontal = "right"
+    else:
+        horizontal = "left" if style.left or style.indent else None
     indent = 1 if style.indent and horizontal == "left" else 0
     cell.alignment = Alignment(horizontal, "center" if style.header else "top", wrap_text=style.wrap or None, indent=indent)
     cell.number_format = style.number_format
