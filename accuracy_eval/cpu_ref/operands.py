@@ -6,7 +6,7 @@ Layout letters: first for A, n = [m, k], t = [k, m]; second for B, n = [k, n], t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from accuracy_eval.records import Coded
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SCALE_BLOCKS = (1, 16, 32, 64, 128, 256)  # block widths of known recipes, tried when a scale's shape leaves a choice
+BLOCK_ELEMENTS = 1 << 22  # elements decoded at a time when a whole operand is read through: 32 MB of float64
 _CHUNK = 1 << 20  # elements decoded by one task
 
 
@@ -120,6 +121,34 @@ class Operand:
         if grid.shape[1] > 1:
             grid = grid[:, np.arange(*cols.indices(self.shape[1])) // self.block[1]]
         return grid
+
+    def norms(self, axis: int) -> Values:
+        """Euclidean norms along a stored axis, relative error below 2^-40; read block by block."""
+        rows, cols = self.shape
+        out = np.zeros(rows if axis == 1 else cols)
+        step = max(1, BLOCK_ELEMENTS // max(1, cols))
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            for i in range(0, rows, step):
+                x = self.values(slice(i, i + step), slice(0, cols))
+                # hypot of block norms: no overflow before the norm itself overflows
+                largest = np.abs(x).max(axis=axis, keepdims=True, initial=0.0)
+                unit = np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
+                here = np.sqrt(np.sum((x / unit) ** 2, axis=axis)) * np.squeeze(unit, axis)
+                if axis == 1:
+                    out[i : i + step] = here
+                else:
+                    out = np.hypot(out, here)
+        return out
+
+    def take_scale(self, indices: NDArray[np.int64], axis: int) -> tuple[Values | None, tuple[int, int] | None]:
+        """Scale and block of the operand that keeps only `indices` along a stored axis."""
+        if self.scale is None or self.block is None:
+            return None, None
+        grid, block = self.scale_grid, self.block
+        if grid.shape[axis] == 1:
+            return grid, (len(indices), block[1]) if axis == 0 else (block[0], len(indices))
+        grid = np.take(grid, indices // block[axis], axis=axis)
+        return grid, (1, block[1]) if axis == 0 else (block[0], 1)
 
     def floor_of(self, rows: slice = slice(None), cols: slice = slice(None)) -> Values:
         """Smallest normal magnitude × scale of a block of the store, broadcastable to it."""
@@ -254,3 +283,30 @@ class Gemm:
     @cached_property
     def bias_values(self) -> Values | None:
         return None if self.bias is None else decode(np.asarray(self.bias.codes).reshape(-1), self.bias.format)
+
+    @cached_property
+    def a_norms(self) -> Values:
+        """Euclidean norm of each row of op(A), [m]; Inf or NaN where a row holds such."""
+        return self.left.norms(1 if self.layout[0] == "n" else 0)
+
+    @cached_property
+    def b_norms(self) -> Values:
+        """Euclidean norm of each column of op(B), [n]."""
+        return self.right.norms(0 if self.layout[1] == "n" else 1)
+
+    def take_rows(self, rows: NDArray[np.int64]) -> Gemm:
+        """The problem of only these rows of D."""
+        axis = 0 if self.layout[0] == "n" else 1
+        scale, block = self.left.take_scale(rows, axis)
+        c = None if self.c is None else Coded(self.c.codes[rows], self.c.format)
+        a = Coded(np.take(self.a.codes, rows, axis=axis), self.a.format)
+        return replace(self, a=a, a_scale=scale, a_block=block, c=c)
+
+    def take_columns(self, columns: NDArray[np.int64]) -> Gemm:
+        """The problem of only these columns of D."""
+        axis = 1 if self.layout[1] == "n" else 0
+        scale, block = self.right.take_scale(columns, axis)
+        c = None if self.c is None else Coded(self.c.codes[:, columns], self.c.format)
+        bias = None if self.bias is None else Coded(self.bias.codes.reshape(-1)[columns], self.bias.format)
+        b = Coded(np.take(self.b.codes, columns, axis=axis), self.b.format)
+        return replace(self, b=b, b_scale=scale, b_block=block, c=c, bias=bias)

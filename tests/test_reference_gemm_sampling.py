@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from accuracy_eval.cpu_ref.gemm import AUTO_FLOP, Gemm, gemm_backward_panels, panels
+from accuracy_eval.cpu_ref.sampling import full_reference, project, sample_rows, sampled_reference, signs
+from accuracy_eval.formats import decode, encode
+from accuracy_eval.records import Coded
+
+
+def coded(values, fmt="bfloat16"):
+    return Coded(encode(values, fmt), fmt)
+
+
+def values_of(problem):
+    return np.concatenate([p.values for p in panels(problem)])
+
+
+@pytest.fixture(params=["nn", "nt", "tn", "tt"])
+def problem(request):
+    rng = np.random.default_rng(1)
+    m, n, k = 200, 150, 64
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    layout = request.param
+    return Gemm(
+        coded(a if layout[0] == "n" else a.T), coded(b if layout[1] == "n" else b.T), layout, 0.5, 2.0,
+        coded(rng.standard_normal((m, n))), coded(rng.standard_normal(n)), a_scale=rng.uniform(1, 2, m), b_scale=rng.uniform(1, 2, n),
+    )  # fmt: skip
+
+
+def test_sampled_rows_and_columns_equal_the_full_reference(problem):
+    sample = sampled_reference(problem, contract="fp32acc", rows=16)
+    full = next(panels(problem, contract="fp32acc", rows=256))
+    assert len(sample.rows) == len(set(sample.rows.tolist())) == 16
+    np.testing.assert_allclose(sample.row_panel.values, full.values[sample.rows], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(sample.column_panel.values, full.values[:, sample.columns], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(sample.row_panel.budget, full.budget[sample.rows], rtol=1e-5)
+
+
+def test_projections_are_those_of_the_full_reference(problem):
+    x = signs(problem.n, 4)
+    np.testing.assert_allclose(project(problem, x), values_of(problem) @ x, rtol=1e-12, atol=1e-9)
+
+
+def test_the_row_estimate_finds_a_wrong_row_and_its_size_within_the_stated_error(problem):
+    sample = sampled_reference(problem, probes=32)
+    actual = values_of(problem)
+    error = np.random.default_rng(2).standard_normal(problem.n)
+    actual[77] += error
+    estimate = sample.row_errors(0, actual)
+    assert estimate.argmax() == 77
+    assert sample.standard_error == 0.25
+    assert abs(estimate[77] / np.sum(error**2) - 1) < 4 * sample.standard_error
+    assert np.delete(estimate, 77).max() < 1e-18
+
+
+def test_the_estimate_is_unbiased_over_many_rows():
+    problem = Gemm(coded(np.zeros((2000, 1))), coded(np.zeros((1, 300))))
+    e = np.random.default_rng(3).standard_normal((2000, 300))
+    ratio = sampled_reference(problem).row_errors(0, e) / np.sum(e**2, axis=1)
+    assert abs(ratio.mean() - 1) < 4 * 0.5 / np.sqrt(2000)
+    assert abs(ratio.std() / 0.5 - 1) < 0.1
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 8192])
+def test_row_samples_are_ascending_and_hold_both_ends(count):
+    rows = sample_rows(count)
+    assert len(rows) == min(count, 64)
+    assert (np.diff(rows) > 0).all()
+    if count:
+        assert rows[0] == 0
+        assert rows[-1] == count - 1
+
+
+def test_signs_are_balanced_and_fixed():
+    x = signs(4096)
+    assert abs(x.mean()) < 0.02
+    assert set(np.unique(x)) == {-1.0, 1.0}
+    assert np.abs(x.T @ x / 4096 - np.eye(8)).max() < 0.08
+    # top bits of splitmix64 from seed 0: E220A839…, 6E789E6A…, 06C45D18…, F88BB8A8…
+    assert x.reshape(-1)[1:5].tolist() == [-1.0, 1.0, 1.0, -1.0]
+
+
+def test_auto_takes_the_full_reference_up_to_two_to_the_41_flop():
+    small = Gemm(coded(np.zeros((1, 1))), coded(np.zeros((1, 1))))
+    assert full_reference(small)
+    assert AUTO_FLOP == 2**41
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_gradients_have_the_stored_shape_and_the_textbook_value(layout):
+    rng = np.random.default_rng(4)
+    m, n, k = 5, 6, 7
+    a, b, g = rng.standard_normal((m, k)), rng.standard_normal((k, n)), rng.standard_normal((m, n))
+    ca, cb = coded(a if layout[0] == "n" else a.T), coded(b if layout[1] == "n" else b.T)
+    cg = coded(g)
+    x, y, z = (decode(c.codes, "bfloat16") for c in (ca, cb, cg))
+    x, y = x if layout[0] == "n" else x.T, y if layout[1] == "n" else y.T
+    want = {"da": 0.5 * z @ y.T, "db": 0.5 * x.T @ z, "dbias": z.sum(axis=0, keepdims=True)}
+    for name in want:
+        (panel,) = gemm_backward_panels(name, ca, cb, cg, layout=layout, alpha=0.5, contract="fp32acc")
+        transposed = {"da": layout[0], "db": layout[1], "dbias": "n"}[name] == "t"
+        np.testing.assert_allclose(panel.values, want[name].T if transposed else want[name], rtol=0, atol=1e-13)
+        assert (panel.budget > 0).all()
