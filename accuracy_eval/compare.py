@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ from accuracy_eval.gates import Profile, load_profile
 from accuracy_eval.judge import Rows, SideTensor, judge_tensor
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
-from accuracy_eval.ops.spec import Encoding, OpSpec, Output, Reference
+from accuracy_eval.ops.spec import Encoding, OpSpec, Reference
 from accuracy_eval.records import (
     RESULTS_SCHEMA,
     Case,
@@ -203,23 +204,28 @@ def _judge_case(
 ) -> Iterator[TensorResult]:
     record = records[entries[0].label]
     case, spec = record.case, get_op(record.case.op)
-    references: dict[Encoding, dict[str, Reference]] = {}
-    outputs: dict[str, list[tuple[Encoding, Output]]] = {}
+    meanings: dict[Encoding, Encoding] = {}
     for encoding in dict.fromkeys(e.encoding for e in entries):
-        contract = next(records[e.label].contract for e in entries if e.encoding == encoding)
-        kin = next((e for e in references if _same_numbers(spec, case, e, encoding)), None)
-        if kin is not None:
-            references[encoding] = references[kin]
-        elif mode == "full":
-            references[encoding] = spec.reference(case, stored_inputs(spec, case, encoding, operands[encoding]), encoding, contract)
-        for output in spec.outputs(case, encoding):
-            outputs.setdefault(output.name, []).append((encoding, output))
-    for name, variants in outputs.items():
+        meanings[encoding] = next((m for m in meanings.values() if _same_numbers(spec, case, m, encoding)), encoding)
+    inputs = {m: stored_inputs(spec, case, m, operands[m]) for m in set(meanings.values())}
+
+    @cache
+    def truth(meaning: Encoding, contract: str) -> dict[str, Reference]:
+        return spec.reference(case, inputs[meaning], meaning, contract)
+
+    meaning_of = {e.label: meanings[e.encoding] for e in entries}
+    for output in spec.outputs(case, entries[0].encoding):
+        name = output.name
+        truths = {} if mode == "none" else {e.label: truth(meaning_of[e.label], records[e.label].contract)[name] for e in entries}
+
+        def under(label: str, contract: str, name: str = name) -> Reference:
+            return truth(meaning_of[label], contract)[name]
+
         sides = [_side(e, records[e.label], name, verify) for e in entries]
-        truths = {e.label: references[e.encoding][name] for e in entries if e.encoding in references}
         yield judge_tensor(
-            case, record.id, spec.family, record.candidate, variants[0][1], sides, truths, profile, cross_format=cross_format
-        )
+            case, record.id, spec.family, record.candidate, output, sides, truths, profile, cross_format=cross_format,
+            under=under if truths else None,
+        )  # fmt: skip
 
 
 def _same_numbers(spec: OpSpec, case: Case, a: Encoding, b: Encoding) -> bool:

@@ -164,3 +164,20 @@ def default_contract(kind: str, operand_formats: Iterable[str], recipe: str = ""
         return "fp32acc"
     grain = granularity or ("1x128" if any(p in recipe for p in ("blockwise", *_PROMOTED)) else "")
     return "fp8promoted" if grain in _PROMOTED else "fp8fast"
+
+
+def looser_contracts(name: str, operand_formats: Iterable[str]) -> tuple[str, ...]:
+    """Contracts that a device may have kept instead of the promised one, tightest first; those that suit the operands.
+
+    float32: TF32. 16-bit: partial sums rounded to that format. Both: 14-bit accumulators are not theirs. fp8 under fp32acc or
+    fp8promoted: promotion every 128 products, then fast accumulation.
+    """
+    families = {get_family(f) for f in operand_formats}
+    if name == "fp32acc" and families == {"float32"}:
+        return ("tf32",)
+    if name == "fp32acc" and families <= {"float16", "bfloat16"}:
+        return tuple(f"partials({f})" for f in sorted(families))
+    if families <= {"fp8_e4m3", "fp8_e5m2"}:
+        order = ("fp8promoted", "fp8fast")
+        return order if name == "fp32acc" else order[1:] if name == "fp8promoted" else ()
+    return ()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accuracy_eval.contracts import looser_contracts
 from accuracy_eval.formats import encode, get_format
 from accuracy_eval.gates import Gate, Profile
 from accuracy_eval.messages import number
@@ -75,11 +76,13 @@ def judge_tensor(
     profile: Profile,
     *,
     cross_format: bool = False,
+    under: Callable[[str, str], Reference] | None = None,
 ) -> TensorResult:
     """Verdicts of every side and pair of one output.
 
     references    by side label: sides of another encoding have their own. Empty: no reference, no side passes
     cross_format  compare a pair of two encodings of one family by value instead of calling it not comparable
+    under         (side label, contract) -> the reference with the budget of another contract: names what a broken promise kept
     """
     gates = profile.applicable(facts_of(case, family, output, sides[0].contract))
     fitting = [s for s in sides if s.shape == output.shape and get_format(s.format).family == get_format(output.format).family]
@@ -87,11 +90,15 @@ def judge_tensor(
     by_pair: dict[tuple[str, str], Measured] = {}
     for kin in _kin(fitting, references):
         _measure(kin, references.get(kin[0].label), gates, by_side, by_pair)
-    if cross_format:
-        for a, b in itertools.combinations(fitting, 2):
-            if (a.label, b.label) not in by_pair:
+    for a, b in itertools.combinations(fitting, 2):
+        if (a.label, b.label) not in by_pair:
+            # kept apart above: other promises about the same numbers compare, other numbers only on request
+            if cross_format or (a.format == b.format and a.contract != b.contract):
                 by_pair[a.label, b.label] = _measure_pair(a, b)
     judged = {s.label: _judge_side(s, output, references.get(s.label), by_side.get(s.label, []), gates) for s in sides}
+    if under is not None:
+        for s in fitting:
+            judged[s.label] = _name_the_contract(judged[s.label], s, case, gates, under)
     pairs = tuple(
         _judge_pair(output, judged[a.label], judged[b.label], by_pair.get((a.label, b.label)), bool(references))
         for a, b in itertools.combinations(sides, 2)
@@ -226,6 +233,22 @@ def _judge_measured(m: Measured, gates: Sequence[Gate], s: SideTensor) -> Side:
     return side
 
 
+def _name_the_contract(side: Side, s: SideTensor, case: Case, gates: Sequence[Gate], under: Callable[[str, str], Reference]) -> Side:
+    """A side that breaks nothing but its budget, with the tightest looser contract it keeps, if it keeps one."""
+    broken = {g.metric for g in side.gates if g.passed is False}
+    if side.verdict is not Verdict.FAIL or broken != {"budget_max"} or s.never_written:
+        return side
+    limit = next(g.limit for g in side.gates if g.metric == "budget_max")
+    for contract in looser_contracts(s.contract, case.format.split("+")):
+        by_side: dict[str, list[Measured]] = {}
+        _measure([s], under(s.label, contract), gates, by_side, {})
+        used = max(float(m.metrics["budget_max"]) for m in by_side[s.label])
+        if used <= limit:
+            sentence = f"outside {s.contract}, which was promised, and inside {contract} ({number(used, 2)} × its budget)"
+            return replace(side, off_contract=contract, note=sentence)
+    return side
+
+
 def structural(m: Measured) -> list[Diagnosis]:
     """What fails under every profile: NaN and Inf sets that differ, and an all-zero output where something else was expected."""
     found = []
@@ -283,6 +306,10 @@ def _judge_pair(output: Output, a: Side, b: Side, measured: Measured | None, ref
         return pair(
             sides, Attribution.DIFFERENT_CONTRACTS, f"{a.label} promises {a.contract}, {b.label} {b.contract}; each was judged by its own"
         )
+    named = [s for s in (a, b) if s.off_contract]
+    if named and all(s.off_contract or s.verdict in (Verdict.PASS, Verdict.WARN) for s in (a, b)):
+        text = "; ".join(f"{s.label} keeps {s.off_contract} instead of {s.contract}" for s in named)
+        return pair(sides, Attribution.OFF_CONTRACT, text)
     if a.verdict is Verdict.FAIL and b.verdict is Verdict.FAIL:
         return pair(sides, Attribution.BOTH_OFF, f"{a.label} and {b.label} are both off the reference")
     if a.verdict is Verdict.FAIL and good_b:

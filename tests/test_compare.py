@@ -1,0 +1,191 @@
+"""compare: who is off, judged from dumps whose faults are known."""
+
+import numpy as np
+import pytest
+
+from accuracy_eval.backends.reference import ReferenceBackend
+from accuracy_eval.cases import case_id, make_case, parse_suite
+from accuracy_eval.compare import compare_dumps
+from accuracy_eval.digests import sha256_codes
+from accuracy_eval.dump import dump
+from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import decode, encode
+from accuracy_eval.ops.operands import operand_codes
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.records import Attribution, CaseRecord, TensorRecord, Verdict
+from accuracy_eval.store import write_part
+
+SHAPE = (("m", 96), ("n", 64), ("k", 512))
+
+
+def dump_with(folder, label, case, change, *, contract="", candidate="default"):
+    """A dump of one gemm case whose float64 result is passed through `change(values, a, b)` and rounded once."""
+    codes = operand_codes(get_op("gemm"), case, "ocp")
+    formats = {o.name: o.format for o in get_op("gemm").operands(case, "ocp")}
+    a, b = (decode(codes[n], formats[n]) for n in "ab")
+    output = get_op("gemm").outputs(case, "ocp")[0]
+    d = encode(change(a @ b.T, a, b), output.format)
+    tensors = [TensorRecord(n, "source", formats[n], codes[n].shape, sha256_codes(codes[n])) for n in codes]
+    record = CaseRecord(case_id(case), case, candidate, "done", "",
+                        (*tensors, TensorRecord("d", "output", output.format, output.shape, sha256_codes(d))),
+                        contract or get_op("gemm").contract(case), 1, {"d": 1})  # fmt: skip
+    write_part(folder / label, record, {"d": d}, info={"suite": "s", "suite_digest": "d"}, platform={"label": label})
+    return folder / label
+
+
+def right(values, a, b):
+    return values
+
+
+def tf32(values, a, b):
+    def cut(x):
+        bits = x.astype(np.float32).view(np.uint32)
+        return ((bits + 0xFFF + ((bits >> 13) & 1)) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+
+    return cut(a) @ cut(b).T
+
+
+def lost_k(values, a, b):
+    return values - np.outer(a[:, 17], b[:, 17])
+
+
+def nan(values, a, b):
+    values = values.copy()
+    values[3, 4] = np.nan
+    return values
+
+
+def zero(values, a, b):
+    return np.zeros_like(values)
+
+
+def pair(folder, case, change_a, change_b, **more):
+    (result,) = compare_dumps(dump_with(folder, "a", case, change_a), dump_with(folder, "b", case, change_b), **more).tensors
+    return result
+
+
+def test_two_right_results_with_the_same_bytes_are_identical(tmp_path):
+    result = pair(tmp_path, make_case("gemm", SHAPE), right, right)
+    assert (result.verdict, result.pairs[0].attribution) == (Verdict.PASS, Attribution.IDENTICAL)
+
+
+def test_results_within_the_contract_are_equivalent(tmp_path):
+    result = pair(tmp_path, make_case("gemm", SHAPE), right, lambda v, a, b: v + 1e-6)
+    assert (result.verdict, result.pairs[0].attribution) == (Verdict.PASS, Attribution.EQUIVALENT)
+    assert result.pairs[0].metrics["mismatch_count"] > 0
+
+
+@pytest.mark.parametrize("fmt", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("fault", [lost_k, nan, zero], ids=lambda f: f.__name__)
+def test_the_side_that_is_off_is_named(tmp_path, fmt, fault):
+    case = make_case("gemm", SHAPE, format=fmt)
+    result = pair(tmp_path, case, fault, right)
+    assert (result.verdict, result.pairs[0].attribution) == (Verdict.FAIL, Attribution.A_OFF)
+    assert [s.verdict for s in result.sides] == [Verdict.FAIL, Verdict.PASS]
+    result = pair(tmp_path / "other way", case, right, fault)
+    assert result.pairs[0].attribution is Attribution.B_OFF
+    assert result.pairs[0].sentence == "b is off; a is right"
+
+
+def test_the_same_wrong_bytes_on_both_sides_are_identical_and_still_fail(tmp_path):
+    result = pair(tmp_path, make_case("gemm", SHAPE), lost_k, lost_k)
+    assert (result.verdict, result.pairs[0].attribution) == (Verdict.FAIL, Attribution.IDENTICAL)
+
+
+def test_two_different_faults_leave_both_off(tmp_path):
+    result = pair(tmp_path, make_case("gemm", SHAPE), lost_k, zero)
+    assert result.pairs[0].attribution is Attribution.BOTH_OFF
+
+
+def test_tf32_where_float32_was_promised_is_a_failure_with_a_name(tmp_path):
+    result = pair(tmp_path, make_case("gemm", SHAPE), tf32, right)
+    assert result.verdict is Verdict.FAIL
+    assert result.pairs[0].attribution is Attribution.OFF_CONTRACT
+    assert result.pairs[0].sentence == "a keeps tf32 instead of fp32acc"
+    assert result.sides[0].off_contract == "tf32"
+
+
+def test_sides_with_different_promises_are_each_judged_by_their_own(tmp_path):
+    case = make_case("gemm", SHAPE)
+    a = dump_with(tmp_path, "a", case, tf32, contract="tf32")
+    b = dump_with(tmp_path, "b", case, right)
+    (result,) = compare_dumps(a, b).tensors
+    assert (result.verdict, result.pairs[0].attribution) == (Verdict.PASS, Attribution.DIFFERENT_CONTRACTS)
+
+
+def test_the_exact_lane_sees_a_single_wrong_integer(tmp_path):
+    case = make_case("gemm", SHAPE, format="bfloat16", lane="exact")
+
+    def off_by_one(values, a, b):
+        values = values.copy()
+        values[50, 60] += 1
+        return values
+
+    result = pair(tmp_path, case, off_by_one, right)
+    assert result.sides[0].verdict is Verdict.FAIL
+    assert result.sides[0].worst[0].index == (50, 60)
+    assert result.pairs[0].attribution is Attribution.A_OFF
+
+
+def test_candidates_pair_with_their_namesakes_only(tmp_path):
+    case = make_case("gemm", SHAPE)
+    a = dump_with(tmp_path, "a", case, right, candidate="mine")
+    b = dump_with(tmp_path, "b", case, right)
+    results = compare_dumps(a, b)
+    assert not [p for t in results.tensors for p in t.pairs]
+    assert {(n.candidate, n.label, n.verdict) for n in results.not_compared} == {
+        ("mine", "b", Verdict.MISSING),
+        ("default", "a", Verdict.MISSING),
+    }
+    assert results.exit_code == 1
+
+
+def test_without_a_reference_bytes_speak_and_nobody_is_named(tmp_path):
+    same = pair(tmp_path / "1", make_case("gemm", SHAPE), right, right, reference="none")
+    assert (same.verdict, same.pairs[0].attribution) == (Verdict.PASS, Attribution.IDENTICAL)
+    assert {s.verdict for s in same.sides} == {Verdict.INCONCLUSIVE}
+    off = pair(tmp_path / "2", make_case("gemm", SHAPE), lost_k, right, reference="none")
+    assert (off.verdict, off.pairs[0].attribution) == (Verdict.FAIL, Attribution.UNDETERMINED)
+
+
+def test_three_dumps_give_every_pair(tmp_path):
+    case = make_case("gemm", SHAPE)
+    paths = [dump_with(tmp_path, name, case, change) for name, change in (("a", right), ("b", lost_k), ("c", right))]
+    (result,) = compare_dumps(*paths).tensors
+    assert [(p.a, p.b, p.attribution) for p in result.pairs] == [
+        ("a", "b", Attribution.B_OFF),
+        ("a", "c", Attribution.IDENTICAL),
+        ("b", "c", Attribution.A_OFF),
+    ]
+
+
+def test_labels_are_numbered_or_given_and_never_equal(tmp_path):
+    case = make_case("gemm", SHAPE)
+    paths = [dump_with(tmp_path / str(i), "mi300x", case, right) for i in range(2)]
+    assert [d.label for d in compare_dumps(*paths).dumps] == ["mi300x", "mi300x-2"]
+    assert [d.label for d in compare_dumps(*paths, labels=["before", "after"]).dumps] == ["before", "after"]
+    with pytest.raises(UsageError, match="two are equal"):
+        compare_dumps(*paths, labels=["x", "x"])
+    with pytest.raises(UsageError, match="1 labels for 2 dumps"):
+        compare_dumps(*paths, labels=["x"])
+
+
+def test_dumps_of_different_suites_are_joined_with_a_note(tmp_path):
+    for name, shapes in (("one", ["8x8x8"]), ("two", ["8x8x8", "8x8x16"])):
+        dump(parse_suite({"name": name, "cases": [{"op": "gemm", "shape": shapes}]}, name), ReferenceBackend(), tmp_path / f"{name}.h5")
+    results = compare_dumps(tmp_path / "one.h5", tmp_path / "two.h5")
+    assert "different suites (one, two)" in results.notes[0]
+    assert [n.verdict for n in results.not_compared] == [Verdict.MISSING]
+
+
+@pytest.mark.parametrize("profile", ["turbo", "l3", "exact", "default"])
+def test_every_profile_passes_a_right_result_and_fails_a_wrong_one(tmp_path, profile):
+    case = make_case("gemm", (("m", 32), ("n", 32), ("k", 64)), format="bfloat16")
+    assert pair(tmp_path / "1", case, right, right, gates=profile).verdict is Verdict.PASS
+    assert pair(tmp_path / "2", case, lambda v, a, b: 2 * v, right, gates=profile).verdict is Verdict.FAIL
+
+
+def test_an_unknown_case_is_an_error(tmp_path):
+    path = dump_with(tmp_path, "a", make_case("gemm", SHAPE), right)
+    with pytest.raises(UsageError, match=r"case gemm\.m1: in none of the dumps"):
+        compare_dumps(path, cases=["gemm.m1"])
