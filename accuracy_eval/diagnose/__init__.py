@@ -1,0 +1,29 @@
+"""From the structure of an error to a named cause. A wrong name costs more than none: where two causes fit, none is named.
+
+`CODES` is the registry, one row per code; `diagnose(Context(...))` runs its rules and ranks what they find; `structural` are those
+that fail whatever the gates say; `named` words a diagnosis that others made; `reproducer` is one row × one column to try again.
+"""
+
+from __future__ import annotations
+
+from accuracy_eval.diagnose.codes import CODES, NOT_NAMED, Code, diagnose, fails, named, structural
+from accuracy_eval.diagnose.context import Context, Rows, context_of, rows_of
+from accuracy_eval.diagnose.facts import all_zero_value, gate_cannot_fail
+from accuracy_eval.diagnose.reproduce import reproducer
+
+__all__ = [
+    "CODES",
+    "NOT_NAMED",
+    "Code",
+    "Context",
+    "Rows",
+    "all_zero_value",
+    "context_of",
+    "diagnose",
+    "fails",
+    "gate_cannot_fail",
+    "named",
+    "reproducer",
+    "rows_of",
+    "structural",
+]

@@ -1,0 +1,218 @@
+"""The registry: one row per code. This is the one place to add one.
+
+Rules run in the order of the table; `diagnose` ranks what they find. Rows without a rule are named by whoever joins dumps or runs
+devices, through `named`, so that every sentence has one home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from accuracy_eval.diagnose import facts, places, products, scales, values
+from accuracy_eval.diagnose.context import Context, Finding, Look
+from accuracy_eval.messages import number
+from accuracy_eval.records import Diagnosis
+
+Rank = Literal["cause", "fact", "place", "note"]
+RANKS: tuple[Rank, ...] = ("cause", "fact", "place", "note")
+Rule = Callable[[Look], Finding | None]
+
+
+@dataclass(frozen=True)
+class Code:
+    """One diagnosis.
+
+    sentence   plain words; fields are the evidence's keys and the words a rule adds
+    evidence   keys that are always there
+    rule       what finds it; None where others do
+    rank       "cause" what went wrong · "fact" what is certain by itself · "place" where · "note" what to know
+    unless     codes beside which it would say nothing new, or be a guess
+    fails      by itself a FAIL under every profile
+    meaning, action   for docs/diagnoses.md: what it says, what to do next
+    with_      codes that often stand beside it
+    """
+
+    name: str
+    rank: Rank
+    sentence: str
+    meaning: str
+    action: str
+    evidence: tuple[str, ...] = ()
+    rule: Rule | None = None
+    unless: tuple[str, ...] = ()
+    fails: bool = False
+    with_: tuple[str, ...] = ()
+
+
+def _first(*rules: Rule) -> Rule:
+    def rule(look: Look) -> Finding | None:
+        return next((found for found in (r(look) for r in rules) if found is not None), None)
+
+    return rule
+
+
+_OUT = ("empty", "all-zero", "constant")  # after these nothing about the output's structure is left to say
+_NARROW = ("tf32-like", "bf16-inputs-like", "reduced-partials", "flush-to-zero")
+_PRODUCT = ("scale-ignored", "scale-swapped", "scale-index", "k-tail-missing", "lost-k", *_NARROW)
+_PLACES = ("zero-tail", "rows", "columns", "block", "periodic")
+
+CODES: dict[str, Code] = {
+    c.name: c
+    for c in (
+        # named by judge, compare and dump
+        Code("inputs-differ", "fact", "the dumps were made from different inputs, the first difference at {from_index}",
+             "the operands' digests differ", "dump both again with the same version and suite", ("from_index",)),
+        Code("shape-mismatch", "fact", "the output is {found}; the case asks for {asked}",
+             "the output has another shape than the case", "check layout and output allocation", fails=True),
+        Code("format-mismatch", "fact", "the output is {found}; the case asks for {asked}",
+             "the output has another number format family", "check the output dtype of the call", fails=True),
+        Code("never-written", "fact", "{count} of {total} elements were never written: they held the fill of both runs",
+             "elements kept the poison that was there before the run", "look for skipped tiles, wrong grid size, early exits", ("count",),
+             fails=True, with_=_PLACES),
+        Code("nondeterministic", "note", "{count} different results in {repeats} runs of the same call; every one was judged",
+             "the same call gave different bytes", "look for atomics, races, uninitialised memory; fix the algorithm choice", ("count",)),
+        Code("gate-cannot-fail", "note", "gate {gate} cannot fail here: an all-zero output passes it; the largest expected is {largest}",
+             "the limit is so wide that zeros pass it", "tighten the tolerance, or use a relative gate", ("gate",)),
+        # facts
+        Code("empty", "note", "the output is empty: there is nothing to judge", "no elements", "check the case's shape", rule=facts.empty),
+        Code("nan-in-actual", "fact", "{count} of {total} elements are NaN where the other side is not, the first at {index}",
+             "NaN appears", "find the first NaN's inputs with the reproducer; look for 0·Inf, Inf − Inf, unwritten memory",
+             ("index", "count"), facts.nan_in_actual, fails=True, with_=(*_PLACES, "fp8-encoding", "overflow-policy")),
+        Code("inf-in-actual", "fact", "{count} of {total} elements are Inf where the other side is not, the first at {index}",
+             "Inf appears", "look for an overflowing accumulator or output cast",
+             ("index", "count"), facts.inf_in_actual, fails=True, with_=("accumulator-overflow", "overflow-policy")),
+        Code("nan-in-expected", "fact", "{count} of {total} expected elements are NaN and the output has other values there",
+             "the expectation is NaN and the output is not", "see whether NaN is swallowed (fmax, clamp) or saturated", ("count",),
+             facts.nan_in_expected, fails=True, with_=("fp8-encoding", "overflow-policy")),
+        Code("inf-in-expected", "fact", "{count} of {total} expected elements are Inf and the output has other values there",
+             "the expectation is Inf and the output is not", "see whether the cast saturates", ("count",),
+             facts.inf_in_expected, fails=True, with_=("overflow-policy",)),
+        Code("all-zero", "fact", "all {total} elements are zero; the largest expected is {largest}",
+             "nothing but zeros", "see whether the kernel ran and wrote to this buffer", rule=facts.all_zero, fails=True,
+             with_=("gate-cannot-fail",)),
+        Code("zero-reference", "note", "every expected element is zero: only the absolute error means anything here",
+             "relative metrics have no meaning", "judge by max_abs = 0", rule=facts.zero_reference),
+        Code("constant", "fact", "all {total} elements are {value}; expected are values from {low} to {high}",
+             "one value everywhere", "look for an index that does not advance, or a broadcast", ("value",), facts.constant,
+             ("accumulator-plateau",)),
+        # causes
+        Code("fp8-encoding", "cause", "{what} read in the other fp8 encoding (OCP against FNUZ): every value is {gain} × the expected one",
+             "bytes of one encoding decoded as the other", "convert between e4m3fn and e4m3fnuz (e5m2 and e5m2fnuz) before the call",
+             ("gain",), values.fp8_encoding, with_=("nan-in-actual", "nan-in-expected")),
+        Code("overflow-policy", "cause",
+             "overflow beyond {limit} is treated differently at {count} of {total} elements: the output {here}, expected {there}",
+             "one side saturates where the other makes NaN or Inf", "clamp before the cast, or state the policy; no accuracy is lost",
+             ("count",), values.overflow_policy, with_=("nan-in-actual", "inf-in-actual", "nan-in-expected", "inf-in-expected")),
+        Code("accumulator-overflow", "cause",
+             "a running sum of 16 bits overflows: it reaches {reached} on its way to a value in range",
+             "the accumulator is float16 and passes 65504", "accumulate in float32, or scale the operands",
+             rule=products.accumulator_overflow, unless=_OUT, with_=("inf-in-actual",)),
+        Code("accumulator-plateau", "cause", "a {format} running sum stops growing at {value}: each further product is under half its step",
+             "the accumulator is of 16 bits and absorbs what is added", "accumulate in float32", ("value",),
+             products.accumulator_plateau, with_=("constant",)),
+        Code("scale-rounding-rule", "cause", "{count} of {total} scales differ: they follow the {actual} rule, expected is {expected}",
+             "scales were rounded by another rule than the recipe's", "use one rule on both sides, or another recipe's name",
+             ("actual", "expected"), scales.scale_rounding_rule),
+        Code("transposed", "cause", "the output is the transpose of what is expected", "rows and columns are exchanged",
+             "check the layout of the output and the order of the operands", rule=places.transposed),
+        Code("scale-ignored", "cause", "the scale of operand {operand} was not applied", "scales do not reach the result",
+             "check that the scale pointer is passed and not 1", ("operand",), products.scale_ignored, with_=("gain", *_PLACES)),
+        Code("scale-swapped", "cause", "the scales of a and b were exchanged", "each operand got the other's scales",
+             "check the order of scale arguments; many kernels compute the transposed product", rule=products.scale_swapped,
+             with_=("gain", *_PLACES)),
+        Code("scale-index", "cause", "scales of operand {operand} were read at the wrong place ({blocks} of {total} blocks): {what}",
+             "scale blocks do not belong to the data they multiply", "check block size, stride and swizzle of the scales", ("blocks",),
+             products.scale_index, with_=("gain", *_PLACES)),
+        Code("k-tail-missing", "cause", "products from k = {from_k} of {k} on are missing", "the last part of the contraction is lost",
+             "check the handling of a K that is no multiple of the tile", ("from_k",), products.k_tail_missing, with_=("lost-k", *_PLACES)),
+        Code("lost-k", "cause", "the products of k = {k} of {total} are missing", "one index of the contraction is lost",
+             "check the tile boundaries at this k", ("k",), products.lost_one_k, with_=("k-tail-missing", *_PLACES)),
+        Code("tf32-like", "cause", "the result is that of operands {how} to 10 fraction bits: TF32 is on", "TF32 replaced float32",
+             "set allow_tf32 off (highest matmul precision), or state contract tf32", rule=products.tf32_like),
+        Code("bf16-inputs-like", "cause", "the result is that of operands {how} to bfloat16", "operands were narrowed to bfloat16",
+             "check autocast and the matmul precision setting", rule=products.bf16_inputs_like),
+        Code("reduced-partials", "cause",
+             "partial sums of {pieces} pieces of {length} k are rounded to {format} before they are added",
+             "split-K reduces in 16 bits", "turn reduced-precision reduction off, or state contract partials(format)", ("format",),
+             products.reduced_partials),
+        Code("flush-to-zero", "cause", "{what}: subnormals are flushed", "subnormal numbers become zero",
+             "check flush-to-zero flags, or scale the data out of the subnormal range", ("count",),
+             _first(values.flush_to_zero, products.operands_flushed), _OUT),
+        Code("gain", "cause", "the output is {value} × the expected values{power}", "one factor everywhere",
+             "compare alpha, scales and encodings with this factor", ("value", "power_of_two"), values.gain,
+             (*_OUT, "fp8-encoding", "accumulator-plateau", "transposed", "k-tail-missing", "lost-k", *_NARROW)),
+        Code("range-violation", "cause", "{op} is {value} at {index}, outside [{low}, {high}]", "a value the function cannot have",
+             "look at the argument there with the reproducer", ("index",), values.range_violation),
+        Code("tail-flush", "cause", "{op} is zero for every argument {side} {from_value}, where its value is a normal number",
+             "a tail is cut off", "widen the range of the approximation", ("from_value",), values.tail_flush, (*_OUT, "flush-to-zero")),
+        # places
+        Code("zero-tail", "place", "the last {count} of {total} elements are zero, from element {from_index} on",
+             "the end of the output is zero", "check the last tile and the grid size", ("from_index",), places.zero_tail,
+             (*_OUT, "transposed", "tail-flush", "flush-to-zero"), with_=("rows",)),
+        Code("rows", "place", "rows {first} to {last} of {total} are wrong, the others are not{detail}", "whole rows are off",
+             "map the rows to tiles, batches or devices", ("first", "last"), places.rows, (*_OUT, "transposed", *_NARROW, "tail-flush")),
+        Code("columns", "place", "columns {first} to {last} of {total} are wrong, the others are not{detail}", "whole columns are off",
+             "map the columns to tiles or heads", ("first", "last"), places.columns, (*_OUT, "transposed", *_NARROW, "tail-flush")),
+        Code("block", "place", "only rows {row_first} to {row_last}, columns {col_first} to {col_last} are wrong{detail}",
+             "one rectangle is off", "map the rectangle to a tile", ("row_first", "row_last", "col_first", "col_last"), places.block,
+             (*_OUT, "transposed", *_NARROW, "zero-tail", "tail-flush", "range-violation")),
+        Code("periodic", "place", "every {modulus}th {what} from {which} on is wrong, the others are not{detail}",
+             "errors repeat at a fixed distance", "look at vector lanes, interleaving and swizzles of this period",
+             ("axis", "modulus", "offset"), places.periodic, (*_OUT, "transposed", *_NARROW, "tail-flush")),
+        # notes
+        Code("truncation-bias", "cause", "errors pull toward zero: {what}", "results are truncated, not rounded",
+             "check the rounding mode of the cast or the width of the accumulator", ("bias_sigma",), values.truncation_bias,
+             (*_OUT, "transposed", "gain", "fp8-encoding", *_PRODUCT, *_PLACES)),
+        Code("negative-zero", "note", "{count} of {total} elements are zeros of the other sign, nothing else differs",
+             "zeros differ in sign alone", "harmless unless divided by", ("count",), facts.negative_zero, _OUT),
+        Code("rounding-only", "note", "{count} of {total} elements differ from the rounded truth, every one {why}",
+             "differences are rounding", "nothing", ("count",), facts.rounding_only),
+    )
+}  # fmt: skip
+
+NOT_NAMED: dict[str, str] = {
+    "amax-stale": "needs the scales of the step before, which no dump holds",
+    "cancellation": "a large relative error of a small result is within its budget and fails no gate; the budget says so already",
+    "odd-one-out": "compares devices, not one tensor with its truth",
+    "explained-by-datapath": "the search over matrix units names it",
+}
+
+
+def diagnose(context: Context) -> list[Diagnosis]:
+    """Named causes of what was measured, the most telling first; empty where nothing is sure. Same answer for the same context."""
+    look = Look(context)
+    for code in CODES.values():
+        if code.rule is None or any(name in look.named for name in code.unless):
+            continue
+        found = code.rule(look)
+        if found is not None:
+            look.named[code.name] = found
+        if code.name == "empty" and found is not None:
+            break
+    return [named(n, look.named[n].evidence, **look.named[n].words) for n in sorted(look.named, key=_rank)]
+
+
+def structural(context: Context) -> list[Diagnosis]:
+    """The diagnoses that fail under every profile, from the measurement alone: NaN and Inf sets that differ, an all-zero output."""
+    look = Look(context)
+    found = ((c, c.rule(look)) for c in CODES.values() if c.fails and c.rule is not None)
+    return [named(c.name, f.evidence, **f.words) for c, f in found if f is not None]
+
+
+def named(code: str, evidence: Mapping[str, Any] | None = None, **words: Any) -> Diagnosis:
+    """A diagnosis of the registry with its sentence; `words` fill what the sentence needs besides the evidence."""
+    row, given = CODES[code], dict(evidence or {})
+    fields = {k: v if isinstance(v, str | list) else number(v, 6) for k, v in {**given, **words}.items()}
+    return Diagnosis(code, row.sentence.format(**fields), given)
+
+
+def fails(diagnoses: list[Diagnosis]) -> bool:
+    """Whether one of them is a FAIL whatever the gates say."""
+    return any(d.code in CODES and CODES[d.code].fails for d in diagnoses)
+
+
+def _rank(code: str) -> int:
+    names = list(CODES)
+    return RANKS.index(CODES[code].rank) * len(names) + names.index(code)

@@ -1,0 +1,191 @@
+"""What a diagnosis is made from: the measurement, and where known the codes, the operands and what was asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.contracts import parse_contract
+from accuracy_eval.formats import Format, Values, decode, encode, get_format
+from accuracy_eval.metrics.measured import Measured
+from accuracy_eval.ops.spec import rows_and_columns
+from accuracy_eval.records import Case, Coded, OptionValue
+
+Rows = Callable[[int, int], NDArray[Any]]  # (first, end) -> [end - first, columns] of the tensor's 2-D view
+LOOK = 1 << 22  # elements of a tensor looked at again by one rule: 32 MiB of float64
+
+
+@dataclass(frozen=True)
+class Context:
+    """One tensor to diagnose. Only `measured` is needed; every other part lets more rules speak.
+
+    measured   actual against its expectation
+    actual     rows of actual codes (measured.actual_format)
+    expected   rows of expected codes (measured.expected_format), or of float64 values if the measurement was against real values
+    op … recipe, lane, direction, options   what was asked for; "" where unknown. options are the op's that differ from their default
+    output     name of the output ("d", "da", "scale")
+    inputs     operands as stored, scales included ("a_scale"); empty where unknown
+    contract   what the call promised; "" where unknown
+    contraction   products added per element; 0 where unknown (taken from the inputs of a GEMM)
+    encoding   fp8 encoding of the device, for recipes whose element is a family
+    """
+
+    measured: Measured
+    actual: Rows | None = None
+    expected: Rows | None = None
+    op: str = ""
+    layout: str = ""
+    format: str = ""
+    out_format: str = ""
+    recipe: str = ""
+    lane: str = "random"
+    direction: str = "fwd"
+    output: str = ""
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    inputs: Mapping[str, Coded] = field(default_factory=dict)
+    contract: str = ""
+    contraction: int = 0
+    encoding: Literal["ocp", "fnuz"] = "ocp"
+
+
+def context_of(
+    case: Case,
+    measured: Measured,
+    *,
+    output: str = "",
+    actual: Rows | None = None,
+    expected: Rows | None = None,
+    inputs: Mapping[str, Coded] | None = None,
+    contract: str = "",
+    encoding: Literal["ocp", "fnuz"] = "ocp",
+) -> Context:
+    """The context of one output of a case; `inputs` as stored (see `Context`)."""
+    axis = {"da": "n", "db": "m", "dbias": "m"}.get(output, "k")
+    return Context(
+        measured, actual, expected, case.op, case.layout, case.format, case.out_format, case.recipe, case.lane, case.direction, output,
+        dict(case.options), dict(inputs or {}), contract, case.dims.get(axis, 0), encoding,
+    )  # fmt: skip
+
+
+def rows_of(array: NDArray[Any]) -> Rows:
+    """Rows of an array held in memory, any shape."""
+    view = array.reshape(rows_and_columns(array.shape))
+    return lambda first, end: view[first:end]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found: evidence by key, and words its sentence needs besides."""
+
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+class Look:
+    """A context with what several rules ask of it, computed once."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.m: Measured = context.measured
+        self.metrics: Mapping[str, Any] = self.m.metrics
+        self.rows, self.cols = rows_and_columns(self.m.shape)
+        self.fmt: Format = get_format(self.m.actual_format)
+        self.places: Any = None  # what `places.locate` found
+        self.product: Any = None  # what `products.sample` drew
+        self.hypotheses: Any = None  # what `products.explanations` chose
+        self.named: dict[str, Finding] = {}  # what was found so far, by code
+
+    @property
+    def count(self) -> int:
+        return int(self.metrics["count"])
+
+    @cached_property
+    def reference(self) -> bool:
+        """Expected is real values, not codes."""
+        return self.metrics.get("inner_err_max") is not None
+
+    @cached_property
+    def exact(self) -> bool:
+        """Any differing code is a fault: an exact or coded lane, an op that rounds once, or integers."""
+        c = self.context
+        return c.lane in ("exact", "coded") or c.contract == "exact" or self.fmt.kind == "int" or self.fmt.scale_only
+
+    @cached_property
+    def quiet(self) -> bool:
+        """Nothing to explain: no code differs, or every element keeps its budget and the classes agree."""
+        if not self.metrics.get("mismatch_count"):
+            return True
+        budget = self.metrics.get("budget_max")
+        return not self.exact and budget is not None and budget <= 1 and not self.metrics["nonfinite_mismatch"]
+
+    @cached_property
+    def over_budget(self) -> bool:
+        """The error is known to be more than rounding."""
+        budget = self.metrics.get("budget_max")
+        return self.exact or (budget is not None and budget > 1)
+
+    @cached_property
+    def rounding(self) -> float:
+        """‖d‖/‖e‖ that rounding alone gives normal data: 0.43·2^-(p+1), and √2 of it between two rounded sides."""
+        return 0.4253 * self.fmt.eps / 2 * (1.0 if self.reference else math.sqrt(2))
+
+    @property
+    def open(self) -> bool:
+        """Both sides can be looked at again."""
+        return self.context.actual is not None and self.context.expected is not None
+
+    def actual(self, first: int, end: int) -> Values:
+        """Values of actual rows, float64."""
+        assert self.context.actual is not None
+        return decode(np.asarray(self.context.actual(first, end)), self.fmt)
+
+    def expected(self, first: int, end: int) -> Values:
+        """Values of expected rows, float64: the truth unrounded where the measurement was against real values."""
+        assert self.context.expected is not None
+        rows = np.asarray(self.context.expected(first, end))
+        return np.asarray(rows, np.float64) if rows.dtype.kind == "f" else decode(rows, self.m.expected_format)
+
+    def rounded(self, expected: Values) -> Values:
+        """Expected values as the actual's format holds them."""
+        if self.fmt.kind == "int" or not self.fmt.has_nan:
+            expected = np.nan_to_num(expected, nan=0.0)
+        return decode(encode(expected, self.fmt), self.fmt)
+
+    @cached_property
+    def whole(self) -> tuple[Values, Values] | None:
+        """Both sides, where they are small enough to be held."""
+        if not self.open or self.count > LOOK:
+            return None
+        return self.actual(0, self.rows), self.expected(0, self.rows)
+
+    @cached_property
+    def height(self) -> int:
+        """Rows a rule may hold at a time; 0 where even one is too wide."""
+        return min(self.rows, LOOK // max(self.cols, 1))
+
+    def bias(self, k: int) -> float:
+        """Relative shift of a result that the contract allows: truncating adders and truncated operands pull toward zero.
+
+        E[e·sgn C]/rms C = 0.144·steps·2^-bits for a truncating chain of `steps` additions on normal data; operands cut to b bits
+        lose 0.35·2^-b each.
+        """
+        if not self.context.contract:
+            return 0.0
+        contract = parse_contract(self.context.contract)
+        part = min(k, contract.part) if contract.part else k
+        shift = max((0.144 * a.steps(part) * 2.0**-a.bits for a in contract.accumulators if a.rounding == "RZ"), default=0.0)
+        if contract.part:
+            pieces = -(-k // contract.part)
+            shift += max((0.144 * a.steps(pieces) * 2.0**-a.bits for a in contract.promoted if a.rounding == "RZ"), default=0.0)
+        return shift + (0.7 * 2.0**-contract.operand_bits if contract.operand_bits else 0.0)
+
+    def index(self, flat: int) -> int | list[int]:
+        """The index of a flat position: an int for 1-D arrays, else a list."""
+        place = [int(i) for i in np.unravel_index(flat, self.m.shape)] if self.m.shape else []
+        return place[0] if len(place) == 1 else place

@@ -1,0 +1,109 @@
+"""Rules that need the measurement alone: classes, zeros, constants; and the gate that no output can fail."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from accuracy_eval.diagnose.context import Finding, Look
+from accuracy_eval.messages import number
+from accuracy_eval.records import GateResult
+
+_COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq}
+
+
+def empty(look: Look) -> Finding | None:
+    return Finding() if look.count == 0 else None
+
+
+def _only_in_actual(look: Look, count: int, first: int | None) -> Finding | None:
+    if not count or first is None:
+        return None
+    index = look.index(first)
+    return Finding({"index": index, "count": count}, {"total": str(look.count)})
+
+
+def nan_in_actual(look: Look) -> Finding | None:
+    return _only_in_actual(look, look.m.classes.nan_actual_only, look.m.classes.first_nan_actual_only)
+
+
+def inf_in_actual(look: Look) -> Finding | None:
+    return _only_in_actual(look, look.m.classes.inf_actual_only, look.m.classes.first_inf_actual_only)
+
+
+def _only_in_expected(look: Look, here: int, there: int) -> Finding | None:
+    return Finding({"count": there}, {"total": str(look.count)}) if there and not here else None
+
+
+def nan_in_expected(look: Look) -> Finding | None:
+    return _only_in_expected(look, look.m.classes.nan_actual_only, look.m.classes.nan_expected_only)
+
+
+def inf_in_expected(look: Look) -> Finding | None:
+    return _only_in_expected(look, look.m.classes.inf_actual_only, look.m.classes.inf_expected_only)
+
+
+def all_zero(look: Look) -> Finding | None:
+    if not look.m.all_zero or look.metrics.get("zero_reference") != 0:
+        return None
+    return Finding({}, {"total": str(look.count), "largest": number(look.m.max_expected)})
+
+
+def zero_reference(look: Look) -> Finding | None:
+    return Finding() if look.metrics.get("zero_reference") == 1 else None
+
+
+def constant(look: Look) -> Finding | None:
+    r = look.m.expected_range
+    if not look.m.constant or look.m.all_zero or look.count < 8 or r.low is None or r.low == r.high:
+        return None
+    return Finding({"value": look.m.actual_range.low}, {"total": str(look.count), "low": number(r.low), "high": number(r.high)})
+
+
+def negative_zero(look: Look) -> Finding | None:
+    count = look.metrics.get("zero_sign_mismatch") or 0
+    return Finding({"count": count}, {"total": str(look.count)}) if count and count == look.metrics["mismatch_count"] else None
+
+
+def rounding_only(look: Look) -> Finding | None:
+    """Every difference is one that rounding explains: within budget, or without one a single step of the format."""
+    m = look.metrics
+    if look.exact or not m["value_mismatch_count"] or m["nonfinite_mismatch"] or m["ulp_max"] is None or look.named:
+        return None
+    budget = m.get("budget_max")
+    if budget is not None:
+        if budget > 1:
+            return None
+        return Finding(
+            {"count": m["mismatch_count"]}, {"total": str(look.count), "why": f"within {number(100 * budget, 3)} % of its budget"}
+        )
+    if m["ulp_max"] > 1:
+        return None
+    return Finding({"count": m["mismatch_count"]}, {"total": str(look.count), "why": "one step of the format"})
+
+
+def all_zero_value(metric: str, largest: float, rtol: float = 0.0, atol: float = 0.0) -> float | None:
+    """What an all-zero output would score where `largest` > 0 is the largest |expected|; None for metrics it says nothing about."""
+    values: dict[str, float] = {
+        "rel_fro": 1.0, "max_abs": largest, "max_scaled": min(1.0, largest), "max_rel": 1.0, "cosine": 0.0, "snr_db": 0.0,
+        "sym_diff": 1.0, "gain": 0.0,
+    }  # fmt: skip
+    if metric == "allclose_violations":
+        # e·(1 - rtol) <= atol holds for every |e| if it holds for the largest
+        return 0.0 if largest <= atol + rtol * largest else 1.0
+    return values.get(metric)
+
+
+def gate_cannot_fail(gate: GateResult, largest: float | None, *, rtol: float = 0.0, atol: float = 0.0) -> dict[str, Any] | None:
+    """Evidence and words for `gate-cannot-fail` if an all-zero output would keep this gate, else None.
+
+    largest     largest finite |expected|; 0 and None answer None: there all-zero is right, or unknown
+    rtol, atol  tolerances of an `allclose_violations` gate
+    """
+    if not largest or not math.isfinite(largest):
+        return None
+    value = all_zero_value(gate.metric, largest, rtol, atol)
+    if value is None or not _COMPARE[gate.comparison](value, gate.limit):
+        return None
+    return {"gate": gate.gate, "largest": number(largest)}

@@ -1,0 +1,233 @@
+"""Rules about what happened to the values: a gain, another encoding, overflow, flushed subnormals, a cast that truncates."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.diagnose.context import LOOK, Finding, Look
+from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import FAMILIES, Values, decode, get_format
+from accuracy_eval.messages import number
+
+ENCODED = ("fp8_e4m3", "fp8_e5m2")  # families with two encodings
+EXPLAINED = 0.03  # of the error's energy may remain once a gain is taken out: a lost part of K leaves more than half
+# where a function's values lie; a correctly rounded result may touch the ends
+RANGES: dict[str, tuple[float, float]] = {
+    "sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "erf": (-1.0, 1.0), "sin": (-1.0, 1.0), "cos": (-1.0, 1.0), "softmax": (0.0, 1.0),
+    "exp": (0.0, math.inf), "exp2": (0.0, math.inf), "sqrt": (0.0, math.inf), "rsqrt": (0.0, math.inf), "softplus": (0.0, math.inf),
+    "expm1": (-1.0, math.inf), "relu": (0.0, math.inf),
+}  # fmt: skip
+
+
+def smallest_gain(look: Look) -> float:
+    """|gain - 1| below which nothing is said: 4 × the contract's bias, and what a truncating cast alone would give (0.35 eps)."""
+    eps = look.fmt.eps if look.fmt.kind == "float" else 0.0
+    return max(4 * look.bias(look.context.contraction), eps / 2 if look.fmt.bits <= 16 else 4 * eps)
+
+
+def gain(look: Look) -> Finding | None:
+    m, nonzero = look.metrics, look.m.classes.expected.finite - look.m.classes.expected.zero
+    g, se, error = m.get("gain"), m.get("gain_se"), m.get("rel_fro")
+    if g is None or se is None or not error or min(nonzero, m["finite_pairs"]) < 8:
+        return None
+    if abs(g - 1) < smallest_gain(look) or abs(g - 1) <= 8 * se:
+        return None
+    residual = se * math.sqrt(m["finite_pairs"] - 1)
+    if residual > max(math.sqrt(EXPLAINED) * error, 1.5 * look.rounding * abs(g)):
+        return None
+    exponent = round(math.log2(abs(g))) if g else 0
+    power = g > 0 and exponent != 0 and abs(g / 2.0**exponent - 1) <= max(8 * se / g, look.fmt.eps / 4)
+    return Finding({"value": g, "power_of_two": power}, {"power": f", {2.0**exponent:g} exactly" if power else ", no power of two"})
+
+
+@cache
+def readings(family: str) -> frozenset[tuple[str, str]]:
+    """What each byte reads as in the OCP and the FNUZ encoding: pairs of hex floats, "nan" for NaN."""
+    ocp, fnuz = (get_format(n) for n in FAMILIES[family])
+    codes = np.arange(256, dtype=np.uint8)
+    return frozenset((_text(x), _text(y)) for x, y in zip(decode(codes, ocp), decode(codes, fnuz), strict=True))
+
+
+def _text(x: float) -> str:
+    return "nan" if math.isnan(x) else float(x).hex() if x else "0"
+
+
+def fp8_encoding(look: Look) -> Finding | None:
+    """One byte read by two rules: finite values exactly a factor of 2 apart, and the NaN of one side a zero or a large value of the other.
+
+    The factor alone is a gain: the bytes themselves (two formats of a family), a byte that is NaN in one encoding only, or fp8
+    operands without any scale must speak as well.
+    """
+    m = look.metrics
+    g, se = m.get("gain"), m.get("gain_se")
+    if g not in (0.25, 0.5, 2.0, 4.0) or se != 0 or m["finite_pairs"] < 8:
+        return None
+    two = (look.fmt.name, look.m.expected_format)
+    same_bytes = two[0] != two[1] and look.fmt.family in ENCODED and get_format(two[1]).family == look.fmt.family
+    if same_bytes and g in (0.5, 2.0):
+        return Finding({"gain": g}, {"what": "the output was"})
+    c = look.context
+    operands = [get_format(x.format) for name, x in c.inputs.items() if name in ("a", "b", "x")]
+    encoded = sum(f.family in ENCODED for f in operands)
+    scaled = c.recipe or c.options.get("alpha", 1.0) != 1.0 or any(n.endswith("_scale") for n in c.inputs)
+    if c.op in ("gemm", "cast") and encoded and not scaled and (g in (0.5, 2.0) or encoded == 2):
+        return Finding({"gain": g}, {"what": "an fp8 operand was" if g in (0.5, 2.0) else "both fp8 operands were"})
+    if g in (0.25, 4.0) or not look.metrics["nonfinite_mismatch"]:
+        return None
+    pairs = _pairs(look)
+    for family in ENCODED:
+        if pairs is not None and all((p if g == 2.0 else p[::-1]) in readings(family) for p in pairs):
+            return Finding({"gain": g}, {"what": f"{family} values were"})
+    return None
+
+
+def _pairs(look: Look) -> list[tuple[str, str]] | None:
+    """Different (actual, expected) pairs of a part that holds a pair of classes; None where there are too many for an 8-bit format."""
+    if not look.open or not look.height:
+        return None
+    first = look.m.classes.first_nan_actual_only
+    begin = 0 if first is None or look.whole else max(0, min(first // look.cols, look.rows - look.height))
+    a, e = look.whole or (look.actual(begin, begin + look.height), look.expected(begin, begin + look.height))
+    mark = 1e300  # for NaN, which no two of are equal; fp8 values end long before
+    both = np.where(np.isnan(a), mark, a) + 1j * np.where(np.isnan(e), mark, e)
+    pairs = np.unique(both[np.isfinite(a) | np.isfinite(e)])
+    if pairs.size > 512:
+        return None
+    return [(_text(math.nan if p.real == mark else p.real), _text(math.nan if p.imag == mark else p.imag)) for p in pairs.tolist()]
+
+
+def overflow_policy(look: Look) -> Finding | None:
+    """Every element whose class differs is one that one side saturated and the other made NaN or Inf."""
+    differ = look.metrics["nonfinite_mismatch"]
+    if not differ or look.whole is None:
+        return None
+    a, e = look.whole
+    limit = _largest(look)
+    at = (np.isfinite(a) != np.isfinite(e)) | (np.isnan(a) != np.isnan(e)) | (np.isinf(a) & np.isinf(e) & (a != e))
+    if limit is None or int(at.sum()) != differ:
+        return None
+    x, y = a[at], e[at]
+    saturated = np.where(np.isfinite(x), x, np.where(np.isfinite(y), y, limit))
+    if not (np.abs(saturated) == limit).all() or not (_same_side(x, y)).all():
+        return None
+    source = look.context.inputs.get("x")
+    if source is not None and source.codes.size == a.size:
+        values = np.abs(decode(source.codes.reshape(a.shape), source.format)[at])
+        if not ((values > limit) | np.isnan(values)).all():
+            return None
+    said = ("saturates", "makes NaN or Inf") if np.isfinite(x).mean() > 0.5 else ("makes NaN or Inf", "saturates")
+    if not np.isfinite(x).any() and not np.isfinite(y).any():
+        said = ("makes " + ("NaN" if np.isnan(x).any() else "Inf"), "makes " + ("NaN" if np.isnan(y).any() else "Inf"))
+    return Finding({"count": differ}, {"total": str(look.count), "limit": number(limit), "here": said[0], "there": said[1]})
+
+
+def _same_side(x: Values, y: Values) -> NDArray[np.bool_]:
+    return np.asarray(np.isnan(x) | np.isnan(y) | (np.sign(x) == np.sign(y)))
+
+
+def _largest(look: Look) -> float | None:
+    """Largest finite value of the format that overflows: the op's target, else the output's own."""
+    c = look.context
+    for name in (str(c.options.get("format", "")), c.out_format, look.fmt.name):
+        try:
+            fmt = get_format(name) if name else None
+        except UsageError:
+            continue
+        if fmt is not None and fmt.kind == "float":
+            return fmt.max
+    return None
+
+
+def flush_to_zero(look: Look) -> Finding | None:
+    """Zeros where expected values are subnormal, and no subnormal anywhere in the output."""
+    classes, fmt = look.m.classes, look.fmt
+    if classes.expected.subnormal < 1 or classes.actual.subnormal or fmt.kind != "float" or look.whole is None:
+        return None
+    a, e = look.whole
+    small = np.abs(look.rounded(e))
+    at = (small > 0) & (small < fmt.smallest_normal)
+    count = int(at.sum())
+    largest = float(small[at].max(initial=0.0))
+    if not count or (a[at] != 0).any() or (largest < 4 * fmt.smallest_subnormal and count < 8):
+        return None
+    return Finding(
+        {"count": count}, {"what": f"{count} of {look.count} expected values are subnormal in {fmt.name}; the output has zero there"}
+    )
+
+
+def range_violation(look: Look) -> Finding | None:
+    bounds = RANGES.get(look.context.op)
+    r = look.m.actual_range
+    if bounds is None or r.low is None or r.high is None or look.context.actual is None or (bounds[0] <= r.low and r.high <= bounds[1]):
+        return None
+    step = max(1, LOOK // max(look.cols, 1))
+    for first in range(0, look.rows, step):
+        values = look.actual(first, min(first + step, look.rows))
+        out = np.flatnonzero((values < bounds[0]) | ((values > bounds[1]) & np.isfinite(values)))
+        if out.size:
+            words = {"value": number(values.flat[out[0]]), "op": look.context.op, "low": number(bounds[0]), "high": number(bounds[1])}
+            return Finding({"index": look.index(first * look.cols + int(out[0]))}, words)
+    return None
+
+
+def tail_flush(look: Look) -> Finding | None:
+    """An elementwise function that is zero on one side of some argument although its value there is a normal number."""
+    c = look.context
+    x = c.inputs.get("x")
+    if x is None or set(c.inputs) != {"x"} or not c.op or look.whole is None or x.codes.size != look.count or c.op in ("quantize", "gemm"):
+        return None
+    a, e = (side.ravel() for side in look.whole)
+    values = decode(x.codes.ravel(), x.format)
+    with np.errstate(invalid="ignore"):
+        lost = (a == 0) & (np.abs(e) >= look.fmt.smallest_normal)
+    if lost.sum() < 8:
+        return None
+    low, high = float(values[lost].min()), float(values[lost].max())
+    kept = (a != 0) & np.isfinite(values)
+    if not kept.any():
+        return None
+    if values[kept].min() > high:
+        return Finding({"from_value": high}, {"side": "below or at", "op": c.op})
+    if values[kept].max() < low:
+        return Finding({"from_value": low}, {"side": "above or at", "op": c.op})
+    return None
+
+
+def truncation_bias(look: Look) -> Finding | None:
+    """Errors pulled toward zero: a cast that truncates, or an adder that does, beyond what the contract allows.
+
+    A part of K that is missing pulls toward zero as well, but then the pull (0.8 × NSR of the error's own size) is no larger than
+    the error; a truncating adder's is 0.65 of its spread however small the error is.
+    """
+    m = look.metrics
+    if m["nonfinite_mismatch"] or m["finite_pairs"] < 256:
+        return None
+    cast = _truncating_cast(look)
+    if cast is not None:
+        return cast
+    pull, error = m.get("bias_sigma"), m.get("rel_fro")
+    budget = m.get("budget_max")
+    if pull is None or not error or budget is None or budget <= 1 or look.exact or m["finite_pairs"] < 1024:
+        return None
+    if not -1.0 <= pull <= -0.4 or error > 0.05 or -pull < 4 * error:
+        return None
+    return Finding({"bias_sigma": pull}, {"what": f"the mean error toward zero is {number(-pull, 3)} of its spread"})
+
+
+def _truncating_cast(look: Look) -> Finding | None:
+    """At least a fifth of the elements one step nearer to zero than the rounded expectation, and none further from zero."""
+    if look.fmt.bits > 16 or look.fmt.kind != "float" or not look.open or not look.height or (look.metrics["ulp_max"] or 0) > 1.001:
+        return None
+    a, e = look.whole or (look.actual(0, look.height), look.expected(0, look.height))
+    r = look.rounded(e)
+    both = np.isfinite(a) & np.isfinite(r)
+    wrong = both & (a != r)
+    inward = wrong & (np.abs(a) < np.abs(r))
+    count, total = int(wrong.sum()), int(both.sum())
+    if count < 64 or count < total / 5 or int(inward.sum()) < 0.995 * count:
+        return None
+    return Finding({"bias_sigma": look.metrics.get("bias_sigma")}, {"what": f"{count} of {total} elements are one step too near to zero"})
