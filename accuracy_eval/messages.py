@@ -228,6 +228,8 @@ def side_message(result: TensorResult, side: Side) -> str:
     lines += _evidence(side, side.format, (side.label, REFERENCE), result.shape)
     lines += _gate_lines(side)
     lines += [f"  cause {visible(d.code)}: {visible(d.sentence)}" for d in side.diagnoses]
+    if side.off_contract:
+        lines.append(f"  off contract: breaks {visible(side.contract)}, keeps {visible(side.off_contract)}")
     if side.note and visible(side.note) not in head:
         lines.append(f"  note: {visible(side.note)}")
     if side.resolution and side.verdict in (Verdict.PASS, Verdict.WARN):

@@ -195,6 +195,11 @@ def test_every_attribution_has_words(attribution: Attribution) -> None:
     assert ("right is off" == words) == (attribution is Attribution.B_OFF)
 
 
+def test_contract_kept_instead_of_the_promised_one_is_named() -> None:
+    side = replace(bad_side("h200"), off_contract="tf32")
+    assert "\n  off contract: breaks fp32acc, keeps tf32" in messages.side_message(fail_result(gemm_case()), side)
+
+
 def test_whole_text_of_a_tensor_starts_with_the_worst() -> None:
     lines = messages.result_message(fail_result(gemm_case())).split("\n")
     heads = [line.split()[0] for line in lines if not line.startswith(" ")]

@@ -205,6 +205,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("tensor_shape", lambda r: "x".join(map(str, r.result.shape)) if r.result else None),
     Column("tensor_format", lambda r: r.format, note="concrete format of the actual codes"),
     Column("contract", _of_side("contract"), note="the arithmetic the call promises"),
+    Column("off_contract", _of_side("off_contract"), note="a looser contract that is kept where the promised one is broken"),
     Column("scope", _of_side("scope"), note="full, or sampled where the reference covers a part"),
     Column("gate", _of_gate("gate"), note="the gate that decides: broken worst, else nearest its limit"),
     Column("gate_metric", _of_gate("metric")),

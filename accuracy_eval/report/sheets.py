@@ -48,6 +48,7 @@ _TITLES = {
     "causes": "cause",
     "gate_source": "limit from",
     "out_format": "output",
+    "off_contract": "keeps instead",
     "resolution": "would have failed from",
     "case_id": "case",
 }
@@ -96,7 +97,7 @@ def verdict_cell(verdict: Verdict) -> Cell:
 
 def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
     rows = findings_first(replace(part.only(results), not_compared=()))
-    lead = ["who", "actual", "expected", *_used(rows, _KEYS), "contract", *_used(rows, ("scope",))]
+    lead = ["who", "actual", "expected", *_used(rows, _KEYS), "contract", *_used(rows, ("off_contract", "scope"))]
     tail = ["causes", "reason", "gate_source", "resolution", "attribution", "case_id"]
     gates = _gates_of(rows)
     columns = [_VERDICT, *map(_column, lead)]
