@@ -91,10 +91,10 @@ def judge_tensor(
     for kin in _kin(fitting, references):
         _measure(kin, references.get(kin[0].label), gates, by_side, by_pair)
     for a, b in itertools.combinations(fitting, 2):
-        if (a.label, b.label) not in by_pair:
-            # kept apart above: other promises about the same numbers compare, other numbers only on request
-            if cross_format or (a.format == b.format and a.contract != b.contract):
-                by_pair[a.label, b.label] = _measure_pair(a, b)
+        # kept apart above: other promises about the same numbers compare, other numbers only on request
+        wanted = cross_format or (a.format == b.format and a.contract != b.contract)
+        if wanted and (a.label, b.label) not in by_pair:
+            by_pair[a.label, b.label] = _measure_pair(a, b)
     judged = {s.label: _judge_side(s, output, references.get(s.label), by_side.get(s.label, []), gates) for s in sides}
     if under is not None:
         for s in fitting:
@@ -218,7 +218,7 @@ def _judge_measured(m: Measured, gates: Sequence[Gate], s: SideTensor) -> Side:
     results = tuple(g.judge(rounded if g.round_expected else m.metrics) for g in gates)
     found = structural(m)
     side = Side(
-        s.label, s.format, s.sha256, Verdict.PASS, s.contract, metrics={k: v for k, v in m.metrics.items() if not k.startswith(_ROUNDED)},
+        s.label, s.format, s.sha256, Verdict.PASS, s.contract, metrics=_reported(m),
         gates=results, diagnoses=tuple(found), worst=tuple(m.worst),
     )  # fmt: skip
     if math.prod(s.shape) == 0:
@@ -231,6 +231,14 @@ def _judge_measured(m: Measured, gates: Sequence[Gate], s: SideTensor) -> Side:
     if near is not None and near > NEAR_BUDGET and any(g.metric == "budget_max" for g in gates):
         return replace(side, verdict=Verdict.WARN, note=f"the worst element uses {number(100 * near, 3)} % of its budget")
     return side
+
+
+def _reported(m: Measured) -> dict[str, Any]:
+    """The metrics a report shows: those of the truth, and the NaN and Inf counts of both sides."""
+    counts: dict[str, Any] = {}
+    for side, c in (("actual", m.classes.actual), ("expected", m.classes.expected)):
+        counts[f"nan_{side}"], counts[f"inf_{side}"] = c.nan, c.pos_inf + c.neg_inf
+    return {**{k: v for k, v in m.metrics.items() if not k.startswith(_ROUNDED)}, **counts}
 
 
 def _name_the_contract(side: Side, s: SideTensor, case: Case, gates: Sequence[Gate], under: Callable[[str, str], Reference]) -> Side:
@@ -280,7 +288,7 @@ def _index(flat: int, shape: tuple[int, ...]) -> int | list[int]:
 
 def _judge_pair(output: Output, a: Side, b: Side, measured: Measured | None, referenced: bool) -> Pair:
     """Who is off, from the verdicts of both sides and their bytes; without a reference, from the bytes and the distance alone."""
-    common = {"metrics": dict(measured.metrics), "worst": measured.worst} if measured else {}
+    common = {"metrics": _reported(measured), "worst": measured.worst} if measured else {}
 
     def pair(verdict: Verdict, attribution: Attribution, sentence: str, found: Sequence[Diagnosis] = ()) -> Pair:
         return Pair(a.label, b.label, verdict, attribution, sentence, diagnoses=tuple(found), **common)  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ def present(results: Results, *, forms: str, out: str | None, strict: bool, quie
         from accuracy_eval.report import console_table
 
         width = _terminal_width() if sys.stdout.isatty() else 80
-        click.echo(console_table(results, width=width, color=_color()))
+        click.echo(console_table(results, width=width, color=_color()), nl=False)
         for path in written:
             click.echo(f"  {path}")
     warned = any(t.verdict is Verdict.WARN for t in results.tensors)

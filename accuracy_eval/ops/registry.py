@@ -6,10 +6,11 @@ from accuracy_eval.errors import unknown
 from accuracy_eval.ops.cast import CAST
 from accuracy_eval.ops.gemm import GEMM
 from accuracy_eval.ops.quantize import QUANTIZE
+from accuracy_eval.ops.reduce import REDUCE
 from accuracy_eval.ops.spec import OpSpec
 from accuracy_eval.ops.special import SPECIAL
 
-OPS: dict[str, OpSpec] = {op.name: op for op in (GEMM, *SPECIAL, CAST, QUANTIZE)}
+OPS: dict[str, OpSpec] = {op.name: op for op in (GEMM, *SPECIAL, *REDUCE, CAST, QUANTIZE)}
 
 
 def get_op(name: str) -> OpSpec:
