@@ -95,8 +95,7 @@ def test_nothing_in_common_is_never_a_pass(dumps, tmp_path, capsys):
     run(["dump", *GEMM, "--seed", "1", "--device", "reference", "-o", str(tmp_path / "other.h5"), "-q"])
     assert run(["compare", str(dumps / "ref.h5"), str(tmp_path / "other.h5"), "--to", "json", "-o", str(tmp_path / "r")]) == 1
     text = capsys.readouterr().out
-    assert "MISSING" in text
-    assert "PASS" not in text.splitlines()[0]
+    assert text.startswith("MISSING")
     refused = ["--device", "reference", "--shape", "16x8x32", "--op", "gemm", "--format", "fp8_e4m3"]
     assert run(["dump", *refused, "-o", str(tmp_path / "e.h5"), "-q"]) == 2
 
