@@ -94,7 +94,8 @@ def _certain(problem: Gemm, panel: Panel, out_format: str, overflow: Overflow | 
     if panel.low is not None and get_format(out_format).name == "float64":
         # hi is the sum rounded to float64 unless the rest comes near half the gap to the neighbour towards zero
         unsure = ~special & (np.abs(panel.low) + eps >= 0.5 * np.spacing(np.nextafter(np.abs(panel.values), 0))) & (eps > 0)
-        return codes, *np.nonzero(unsure)
+        at = np.nonzero(unsure)
+        return codes, at[0], at[1]
     unsure = (encode(below, out_format, overflow=overflow) != codes) | (encode(above, out_format, overflow=overflow) != codes)
     # ±0 differ in code but not in value: the sign of a computed zero stands
     unsure &= (panel.values != 0) | (eps > 0)

@@ -149,12 +149,23 @@ def _tile(a: Side, b: Side, rows: slice, cols: slice, contract: Contract) -> Run
     root = np.sqrt(_product(a.squares[rows], b.squares[:, cols]))
     root *= a.scale[rows]
     root *= b.scale[:, cols]
-    coherence = np.abs(_product(a.signs[rows], b.signs[:, cols]))
-    coherence *= k / a.signs.shape[1]
+    coherence = _coherence(a.signs[rows], b.signs[:, cols], k)
     mean /= looks
     rms /= looks
     np.sqrt(rms, out=rms)
     return RunningSums(k, total, mean, rms, root, coherence, part_sizes, part_squares)
+
+
+def _coherence(x: NDArray[np.float32], y: NDArray[np.float32], k: int) -> Values:
+    """N: exact, or estimated from s of k products less what the sampling adds, K²·(1/s − 1/K) to N², but not below sqrt(K)."""
+    n, s = _product(x, y), x.shape[1]
+    if s == k:
+        return np.abs(n)
+    n *= k / s
+    n *= n
+    n -= k * (k / s - 1.0)
+    np.maximum(n, float(k), out=n)
+    return np.sqrt(n)
 
 
 def _product(x: NDArray[Any], y: NDArray[Any]) -> Values:

@@ -1,0 +1,289 @@
+"""The gate an error budget makes, what it can see, and what a healthy unit is expected to show.
+
+The budget B of an element (`cpu_ref.running`) bounds its error before the output is rounded. An output passes iff its code lies in
+[round(C − B), round(C + B)], C the reference: equivalently, the distance from C to the reals that round to the code is at most B.
+Everything else here is reported, not gated: the minimum detectable effect (`ResolutionMeter`), worst-case bounds (`gamma`), expected
+noise, bias and flips of a unit on normal data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.contracts import Accumulator, parse_contract
+from accuracy_eval.cpu_ref.operands import BLOCK_ELEMENTS, Gemm
+from accuracy_eval.formats import Codes, Format, Overflow, Values, encode, get_format, is_nan, ordinals
+from accuracy_eval.jit import kernel
+
+AGGREGATE = 0.7  # of the root mean square of B over a row, column or tile; healthy units reach 0.53 (docs/budgets.md)
+MEDIAN_SAMPLES = 1 << 16
+
+
+def interval(values: Values, budget: Values | float, fmt: str | Format, *, overflow: Overflow | None = None) -> tuple[Codes, Codes]:
+    """Codes of round(C − B) and round(C + B): the codes between them (in the order of `ordinals`) pass. NaN and ±Inf stand alone."""
+    v = np.asarray(values, np.float64)
+    b = np.where(np.isfinite(v), np.asarray(budget, np.float64), 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # float64 rounds C ± B by half an ulp of C; outward, so that B itself never shrinks
+        low = np.where(b > 0, np.nextafter(v - b, -np.inf), v)
+        high = np.where(b > 0, np.nextafter(v + b, np.inf), v)
+    return encode(low, fmt, overflow=overflow), encode(high, fmt, overflow=overflow)
+
+
+def within_budget(
+    codes: Codes, values: Values, budget: Values | float, fmt: str | Format, *, overflow: Overflow | None = None
+) -> NDArray[np.bool_]:
+    """Which codes the reference and its budget allow, same shape. NaN is allowed exactly where the reference is NaN."""
+    f = get_format(fmt)
+    low, high = interval(values, budget, f, overflow=overflow)
+    at = ordinals(codes, f)
+    inside = (ordinals(low, f) <= at) & (at <= ordinals(high, f))
+    nan = is_nan(codes, f)
+    expected_nan = is_nan(low, f) | is_nan(high, f)
+    return np.asarray(np.where(nan | expected_nan, nan & expected_nan, inside))
+
+
+def gamma(k: int, unit: float) -> float:
+    """γ_K = K·u/(1 − K·u): |error| ≤ γ_K·(|A||B|) in any order of additions with unit roundoff u. Inf once K·u ≥ 1."""
+    return k * unit / (1 - k * unit) if k * unit < 1 else math.inf
+
+
+def probable_gamma(k: int, unit: float, spread: float = 6.0) -> float:
+    """The same with spread·sqrt(K) for K: exceeded with probability 2·exp(−spread²/2) under mean-independent rounding errors.
+
+    Not valid for truncating units. Source: Higham and Mary 2019, theorem 2.4.
+    """
+    return math.expm1(spread * math.sqrt(k) * unit + k * unit * unit / (1 - unit))
+
+
+def worst_case(problem: Gemm, first_row: int, rows: int, contract: str) -> Values:
+    """γ_K·(|A||B|) of a panel, float64 [rows, n], under the contract's coarsest accumulator, with (|A||B|) bounded by norms.
+
+    Vacuous from K of a few thousand on (a TF32 product stays inside float32's): reported, never gated.
+    """
+    accumulators = parse_contract(contract).accumulators
+    coarsest = max((2.0**-a.bits * (1.0 if a.rounding == "RZ" else 0.5) for a in accumulators), default=0.0)
+    size = np.outer(problem.a_norms[first_row : first_row + rows], problem.b_norms)
+    return np.asarray(gamma(problem.k, coarsest) * abs(problem.scalars[0]) * size)
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Smallest errors of the output (after rounding, against the reference) that certainly fail the budget gate.
+
+    element         any single element off by more fails, absolute; Inf where an element may overflow within its budget
+    element_median  the same, of half of all elements
+    row, column     an error of that relative Frobenius norm within one row (column) fails, whichever it is; NaN if all are zero
+    gain            the whole output multiplied by 1 ± gain fails
+    k_seen          products a_ik·b_kj, k fixed, whose loss from every element fails; k_total: those that change anything
+    k_unseen        first such k that would not be missed, or None
+    """
+
+    element: float
+    element_median: float
+    row: float
+    column: float
+    gain: float
+    k_seen: int = 0
+    k_total: int = 0
+    k_unseen: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for `Side.resolution`."""
+        return {
+            "element": self.element, "element_median": self.element_median, "row": self.row, "column": self.column, "gain": self.gain,
+            "k_seen": self.k_seen, "k_total": self.k_total, "k_unseen": self.k_unseen,
+        }  # fmt: skip
+
+
+@kernel
+def _ulp(x: float, bits: int, emin: int) -> float:
+    if x == 0.0:
+        return math.ldexp(1.0, emin - bits)
+    _, e = math.frexp(x)
+    return math.ldexp(1.0, max(e - 1, emin) - bits)
+
+
+@kernel
+def _thresholds(values: Any, budget: Any, bits: int, emin: int, top: float, rows: Any, columns: Any, allowed: Any) -> float:
+    """allowed = largest output error that may pass; adds its squares to rows [r, 2] and columns [n, 2] beside those of values.
+
+    Returns the smallest gain that fails: an element scaled by it is off by more than `allowed` after rounding.
+    """
+    gain = np.inf
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            v = abs(values[i, j])
+            if not v < np.inf:
+                allowed[i, j] = 0.0
+                continue
+            b = budget[i, j]
+            reach = (v + b) * (1 + 4e-16)
+            half = 0.5 * _ulp(reach, bits, emin)
+            t = b + half if reach + half < top else np.inf
+            allowed[i, j] = t
+            rows[i, 0] += t * t
+            rows[i, 1] += v * v
+            columns[j, 0] += t * t
+            columns[j, 1] += v * v
+            if v > 0.0 and t < np.inf:
+                g = (t + 0.5 * _ulp(v + 2.0 * t, bits, emin)) / v
+                gain = min(gain, g)
+    return gain
+
+
+class ResolutionMeter:
+    """Collects a Resolution from the panels of a reference, in any order.
+
+    problem     the GEMM, for lost products; None leaves k_* at 0
+    out_format  format of the output; columns: its width
+    """
+
+    def __init__(self, columns: int, out_format: str | Format, problem: Gemm | None = None) -> None:
+        self._format = get_format(out_format)
+        self._columns = np.zeros((columns, 2))
+        self._rows: list[NDArray[np.float64]] = []
+        self._element = 0.0
+        self._gain = math.inf
+        self._sample: list[NDArray[np.float64]] = []
+        self._problem = problem
+        if problem is not None:
+            self._place = _largest_products(problem)
+            self._seen = np.zeros(problem.k, np.bool_)
+
+    def update(self, first_row: int, values: Values, budget: Values) -> None:
+        """A panel: values and budget float64 [r, columns], rows from first_row on."""
+        f = self._format
+        allowed = np.empty(values.shape)
+        rows = np.zeros((values.shape[0], 2))
+        top = f.max if f.kind == "float" else math.inf
+        emin = f.emin if f.kind == "float" else 0
+        gain = _thresholds(values, budget, f.fraction_bits, emin, top, rows, self._columns, allowed)
+        self._rows.append(rows)
+        self._gain = min(self._gain, float(gain))
+        self._element = max(self._element, float(allowed.max(initial=0.0)))
+        flat = allowed.reshape(-1)
+        self._sample.append(flat[:: max(1, flat.size * max(1, len(self._sample)) // MEDIAN_SAMPLES)].copy())
+        if self._problem is not None:
+            self._missed(first_row, values, budget, allowed)
+
+    def _missed(self, first_row: int, values: Values, budget: Values, allowed: Values) -> None:
+        i, j, size = self._place
+        here = np.nonzero((i >= first_row) & (i < first_row + values.shape[0]) & (size > 0))[0]
+        at = (i[here] - first_row, j[here])
+        with np.errstate(invalid="ignore"):
+            half = 0.5 * _ulps(np.abs(values[at]) + size[here], self._format)
+            self._seen[here] = np.isfinite(values[at]) & (size[here] * (1 - 1e-12) - half > allowed[at])
+
+    def result(self) -> Resolution:
+        """What the panels so far can show."""
+        rows = np.concatenate(self._rows) if self._rows else np.zeros((0, 2))
+        sample = np.concatenate(self._sample) if self._sample else np.zeros(0)
+        seen = total = 0
+        unseen = None
+        if self._problem is not None:
+            there = self._place[2] > 0
+            seen, total = int((self._seen & there).sum()), int(there.sum())
+            missing = np.nonzero(there & ~self._seen)[0]
+            unseen = int(missing[0]) if missing.size else None
+        return Resolution(
+            self._element, float(np.median(sample)) if sample.size else math.nan, _relative(rows), _relative(self._columns),
+            self._gain, seen, total, unseen,
+        )  # fmt: skip
+
+
+def _ulps(x: Values, f: Format) -> Values:
+    if f.kind == "int":
+        return np.ones_like(x)
+    safe = np.where(np.isfinite(x), x, f.max)
+    e = np.where(safe == 0, f.emin, np.maximum(np.frexp(safe)[1] - 1, f.emin))
+    return np.asarray(np.ldexp(1.0, e - f.fraction_bits))
+
+
+def _relative(sums: NDArray[np.float64]) -> float:
+    use = sums[:, 1] > 0
+    return float(np.sqrt((sums[use, 0] / sums[use, 1]).max())) if use.any() else math.nan
+
+
+def _largest_products(problem: Gemm) -> tuple[NDArray[np.int64], NDArray[np.int64], Values]:
+    """For every k: row and column of the largest |alpha·a_ik·b_kj|, and that size; 0 where NaN or Inf make it unknown."""
+    k = problem.k
+    i, j = np.zeros(k, np.int64), np.zeros(k, np.int64)
+    left, right = np.zeros(k), np.zeros(k)
+    step = max(1, BLOCK_ELEMENTS // max(1, k))
+    for first in range(0, problem.m, step):
+        x = np.abs(problem.a_values(slice(first, min(first + step, problem.m)), slice(0, k)))
+        _keep_largest(np.where(np.isfinite(x), x, 0.0), first, i, left)
+    for first in range(0, problem.n, step):
+        y = np.abs(problem.b_values(slice(0, k), slice(first, min(first + step, problem.n))))
+        _keep_largest(np.where(np.isfinite(y), y, 0.0).T, first, j, right)
+    with np.errstate(over="ignore"):
+        return i, j, left * right * abs(problem.scalars[0])
+
+
+def _keep_largest(block: Values, first: int, index: NDArray[np.int64], largest: Values) -> None:
+    at = block.argmax(axis=0)
+    value = block[at, np.arange(block.shape[1])]
+    better = value > largest
+    index[better] = at[better] + first
+    largest[better] = value[better]
+
+
+def aggregate_limit(budget: Values, rounding: Values | float = 0.0) -> float:
+    """Largest root mean square error of a row, column or tile: AGGREGATE·rms(B) + rms of the output's rounding errors.
+
+    budget    B of its elements (any shape, at least 32 of them: fewer may be one large error)
+    rounding  half an output ulp at each element
+    """
+    walk = float(np.sqrt(np.mean(np.square(budget))))
+    return AGGREGATE * walk + float(np.sqrt(np.mean(np.square(rounding))))
+
+
+def rounding_nsr(fmt: str | Format) -> float:
+    """Noise-to-signal ratio of rounding normal data once to a format: 0.4253·2^-(p+1). SNR in dB: −20·log10 of it."""
+    return 0.4253 * 2.0 ** -(get_format(fmt).fraction_bits + 1)
+
+
+def expected_nsr(unit: Accumulator, k: int, *, product_bits: int = 16) -> float:
+    """Noise-to-signal ratio rms(error)/rms(C) of a dot product of K normal values in a unit, before output rounding.
+
+    product_bits  significant bits of a product: 16 bfloat16, 22 float16 and TF32, 8 e4m3, 6 e5m2
+    RNE: 0.150·sqrt(K/L)·2^-p (half of that for bfloat16 products, which often add exactly). Truncation with F > p: 1.45 × its
+    bias. With F = p the alignment truncates both signs alike: c·sqrt(K)·2^-F, c 0.31 for long products, 0.16 for 8-bit ones.
+    Checked within 25 % against simulated units (tests).
+    """
+    if unit.align is not None and unit.align <= unit.bits:
+        return (0.16 if product_bits <= 8 else 0.31) * math.sqrt(k) * 2.0**-unit.align
+    if unit.rounding == "RZ":
+        return 1.45 * abs(expected_bias(unit, k))
+    return (0.075 if product_bits == 16 else 0.150) * math.sqrt(k / unit.width) * 2.0**-unit.bits
+
+
+def expected_bias(unit: Accumulator, k: int) -> float:
+    """Mean of error·sign(C) over rms(C) for normal data: −0.1439·(K/L)·(1 − 2^(p−F))·2^-p for truncation, 0 for RNE."""
+    if unit.rounding == "RNE":
+        return 0.0
+    lost = 1.0 if unit.align is None else 1 - 2.0 ** (unit.bits - unit.align)
+    return -0.1439 * (k / unit.width) * max(lost, 0.0) * 2.0**-unit.bits
+
+
+def expected_snr_db(nsr: float, fmt: str | Format) -> float:
+    """SNR in dB of a unit's output: its own noise and one rounding to the output format, independent."""
+    total = math.hypot(nsr, rounding_nsr(fmt))
+    return math.inf if total == 0 else -20 * math.log10(total)
+
+
+def expected_flips(nsr: float, fmt: str | Format) -> float:
+    """Fraction of outputs that two results of normal data with relative difference `nsr` round to different codes.
+
+    0.8·ν·2^p·G with G = 0.8·log2(1/(ν·2^p)) − 0.75, at most 1; holds for ν·2^p below about 0.2.
+    """
+    x = nsr * 2.0 ** get_format(fmt).fraction_bits
+    if x <= 0:
+        return 0.0
+    return float(min(1.0, 0.8 * x * max(0.8 * math.log2(1 / x) - 0.75, 1.0)))
