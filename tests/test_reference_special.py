@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support_special import DOMAIN, LAYOUT, PRECISION, TRUTH, round_code, truth
 
+from accuracy_eval.cpu_ref import _special_kernels
 from accuracy_eval.cpu_ref.special import DOMAINS, evaluate, gradient, into_domain, rounded
 from accuracy_eval.cpu_ref.special_functions import FUNCTIONS
 from accuracy_eval.errors import UsageError
@@ -87,6 +88,26 @@ def test_pow_is_correctly_rounded(fmt: str) -> None:
     finite = np.isfinite(x) & (x != 0)
     found = rounded("pow", x[finite], fmt, y[finite])
     assert found.tolist() == [round_code(truth("pow", float(a), float(b)), fmt) for a, b in zip(x[finite], y[finite], strict=True)]
+
+
+@pytest.mark.parametrize("name", list(FUNCTIONS))
+def test_pairs_are_good_to_67_bits_and_normalised(name: str) -> None:
+    f = FUNCTIONS[name]
+    rng = np.random.default_rng(17)
+    operands = []
+    for interval in f.wide:
+        log = interval.spacing == "log"
+        inside = (
+            2.0 ** rng.uniform(np.log2(interval.low), np.log2(interval.high), 80) if log else rng.uniform(interval.low, interval.high, 80)
+        )
+        operands.append(np.concatenate([inside, np.abs(rng.normal(size=80))]))
+    hi, lo = np.empty(160), np.empty(160)
+    getattr(_special_kernels, f.kernel)(operands[0], operands[-1], hi, lo)
+    for i in range(160):
+        want = truth(name, *(float(o[i]) for o in operands))
+        with mpmath.workprec(PRECISION):
+            assert abs(mpmath.mpf(float(hi[i])) + mpmath.mpf(float(lo[i])) - want) <= abs(want) * mpmath.mpf(2) ** -67
+    assert np.all(np.abs(lo) <= np.spacing(np.abs(hi)) / 2)
 
 
 def test_square_root_of_float32_equals_the_integer_square_root() -> None:

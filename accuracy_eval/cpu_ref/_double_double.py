@@ -1,8 +1,8 @@
-"""Double-double arithmetic and the elementary functions built on it: about 100 significant bits, in compiled code.
+"""Double-double arithmetic and the elementary functions built on it: at least 70 good bits, in compiled code.
 
-A number is an unevaluated sum hi + lo of two float64 with |lo| ≤ ulp(hi)/2. Only +, −, ×, ÷ and sqrt of IEEE float64 are used
-(libm only for first guesses that are then corrected), so `hi` has the same bits on every host. Relative error of each function:
-below 2^-85 unless its docstring says otherwise; tests hold it against mpmath.
+A number is an unevaluated sum hi + lo of two float64 with |lo| ≤ ulp(hi)/2. Only +, −, ×, ÷ and sqrt of IEEE float64 are used and
+no libm, so every result has the same bits on every host. Relative error of each function: below 2^-70 (series keep only their first
+terms as pairs); tests hold it against mpmath.
 
 Sources: Dekker 1971 and Knuth (error-free sum and product); Payne & Hanek 1983 (argument reduction); Tang 1989 (table-driven exp).
 """
@@ -65,8 +65,14 @@ _LOG_A, _LOG_B, _LOG_C = _parts(_MP.ln(2), 40, 40)  # times an exponent of 11 bi
 _EXP_A, _EXP_B, _EXP_C = _parts(_MP.ln(2) / _STEPS, 33, 33)  # times a step number of 17 bits: exact
 _INV_STEP = float(_STEPS / _MP.ln(2))
 _EXP2_HI, _EXP2_LO = _pair_table([_MP.power(2, _MP.mpf(j) / _STEPS) for j in range(_STEPS)])
-_EXP_DD = _pair_table([1 / _MP.factorial(n) for n in range(6)])
-_EXP_TAIL = tuple(float(1 / _MP.factorial(n)) for n in range(6, 12))
+_EXP_PAIRS, _EXP_TERMS = 4, 12  # Taylor terms kept as pairs, and all
+_EXP_HI, _EXP_LO = _pair_table([1 / _MP.factorial(n) for n in range(_EXP_TERMS)])
+_LOG_NODES, _LOG_TERMS = 128, 12
+_LOG_OFFSET = 38  # nodes 1 + j/128 from j = -38, below 1/√2, to 54, above √2
+_LOG_INVERSE = np.array([round(1024 / (1 + j / _LOG_NODES)) / 1024 for j in range(-_LOG_OFFSET, 55)])
+_LOG_HI, _LOG_LO = _pair_table([-_MP.ln(_MP.mpf(float(c))) for c in _LOG_INVERSE])
+_LOG_SERIES = np.array([0.0] + [(-1) ** (n + 1) / n for n in range(1, _LOG_TERMS + 1)])
+_THIRD_H, _THIRD_L = _pair(_MP.mpf(1) / 3)
 _POW2_OFFSET = 1100
 _POW2 = np.ldexp(1.0, np.arange(-_POW2_OFFSET, 1024))
 
@@ -108,6 +114,13 @@ def add(ah: float, al: float, bh: float, bl: float) -> Pair:
 
 
 @inline
+def plus(ah: float, al: float, bh: float, bl: float) -> Pair:
+    """a + b for |a| ≥ |b|, as in Horner's scheme: half the work of `add`."""
+    s, e = quick_two_sum(ah, bh)
+    return quick_two_sum(s, e + (al + bl))
+
+
+@inline
 def mul(ah: float, al: float, bh: float, bl: float) -> Pair:
     p, e = two_prod(ah, bh)
     return quick_two_sum(p, e + (ah * bl + al * bh))
@@ -140,18 +153,17 @@ def times(k: int, h: float, low: float, x: float) -> Pair:
 
 @kernel
 def _exp_reduced(xh: float, xl: float) -> tuple[int, int, float, float]:
-    """(k, j, p): exp(x) = 2^k · 2^(j/64) · (1 + p), |p| < 0.0055 with a relative error below 2^-88; |x| ≤ 800."""
+    """(k, j, p): exp(x) = 2^k · 2^(j/64) · (1 + p), |p| < 0.0055 with a relative error below 2^-75; |x| ≤ 800."""
     n = math.floor(xh * _INV_STEP + 0.5)
     h, e = two_sum(xh - n * _EXP_A, -n * _EXP_B)
     h, e = two_sum(h, e + (xl - n * _EXP_C))
-    t = _EXP_TAIL[5]
-    for i in range(4, -1, -1):
-        t = t * h + _EXP_TAIL[i]
-    sh, sl = 0.0, 0.0
-    sh, sl = quick_two_sum(_EXP_DD[0][5], _EXP_DD[1][5] + t * h)
-    for i in range(4, 0, -1):
+    t = _EXP_HI[_EXP_TERMS - 1]
+    for i in range(_EXP_TERMS - 2, _EXP_PAIRS - 1, -1):
+        t = t * h + _EXP_HI[i]
+    sh, sl = quick_two_sum(_EXP_HI[_EXP_PAIRS - 1], _EXP_LO[_EXP_PAIRS - 1] + t * h)
+    for i in range(_EXP_PAIRS - 2, 0, -1):
         sh, sl = mul(sh, sl, h, e)
-        sh, sl = add(_EXP_DD[0][i], _EXP_DD[1][i], sh, sl)
+        sh, sl = plus(_EXP_HI[i], _EXP_LO[i], sh, sl)
     sh, sl = mul(sh, sl, h, e)
     k = n // _STEPS
     return k, n - k * _STEPS, sh, sl
@@ -163,7 +175,7 @@ def exp_unscaled(xh: float, xl: float) -> tuple[int, float, float]:
     k, j, ph, pl = _exp_reduced(xh, xl)
     th, tl = _EXP2_HI[j], _EXP2_LO[j]
     ph, pl = mul(ph, pl, th, tl)
-    h, low = add(th, tl, ph, pl)
+    h, low = plus(th, tl, ph, pl)
     return k, h, low
 
 
@@ -180,7 +192,7 @@ def exp(xh: float, xl: float) -> Pair:
 
 @kernel
 def expm1(xh: float, xl: float) -> Pair:
-    """exp(x) − 1, relative error below 2^-85 also near 0; -1 below -80, Inf above 710."""
+    """exp(x) − 1, relative error below 2^-70 also near 0; -1 below -80, Inf above 710."""
     if xh > 710.0:
         return math.inf, 0.0
     if xh < -80.0:
@@ -198,14 +210,28 @@ def expm1(xh: float, xl: float) -> Pair:
 
 
 @kernel
-def log1p_small(xh: float, xl: float) -> Pair:
-    """log(1 + x) for |x| ≤ 0.45: one Newton step from libm's, y + ((1 + x)·exp(−y) − 1)."""
-    y = math.log1p(xh)
-    eh, el = expm1(-y, 0.0)
-    oh, ol = two_sum(1.0, xh)
-    eh, el = mul(eh, el, oh, ol + xl)
-    eh, el = add(xh, xl, eh, el)
-    return quick_two_sum(y, eh + el)
+def _log_reduced(mh: float, ml: float, uh: float, ul: float) -> Pair:
+    """log(m) for m = mh + ml in [0.7, 1.42]; u = m − 1. With c ≈ 1/m of 10 bits: −log(c) + log(1 + r), r = m·c − 1, |r| < 0.0065."""
+    j = math.floor((mh - 1.0) * _LOG_NODES + 0.5)
+    if j == 0:
+        rh, rl = uh, ul
+    else:
+        c = _LOG_INVERSE[j + _LOG_OFFSET]
+        rh, rl = two_prod(mh, c)
+        rh, rl = quick_two_sum(rh - 1.0, rl + ml * c)
+    # r − r²/2 + r³/3 as pairs, the rest in float64
+    t = _LOG_SERIES[_LOG_TERMS]
+    for n in range(_LOG_TERMS - 1, 3, -1):
+        t = t * rh + _LOG_SERIES[n]
+    zh, zl = mul(rh, rl, rh, rl)
+    sh, sl = quick_two_sum(_THIRD_H, _THIRD_L + t * rh)
+    sh, sl = mul(sh, sl, rh, rl)
+    sh, sl = plus(-0.5, 0.0, sh, sl)
+    sh, sl = mul(sh, sl, zh, zl)
+    h, low = plus(rh, rl, sh, sl)
+    if j == 0:
+        return h, low
+    return plus(_LOG_HI[j + _LOG_OFFSET], _LOG_LO[j + _LOG_OFFSET], h, low)
 
 
 @kernel
@@ -215,7 +241,7 @@ def log_parts(x: float) -> tuple[int, float, float]:
     if m < 0.7071067811865476:
         m *= 2.0
         k -= 1
-    h, low = log1p_small(m - 1.0, 0.0)
+    h, low = _log_reduced(m, 0.0, m - 1.0, 0.0)
     return k, h, low
 
 
@@ -232,15 +258,14 @@ def log(x: float) -> Pair:
 
 @kernel
 def log1p(xh: float, xl: float) -> Pair:
-    """log(1 + x) for finite x > -1."""
-    if abs(xh) < 0.4:
-        return log1p_small(xh, xl)
+    """log(1 + x) for finite x > -1; x above 2^-400 in magnitude."""
     sh, sl = two_sum(1.0, xh)
     sh, sl = quick_two_sum(sh, sl + xl)
+    if 0.71 < sh < 1.41:
+        return _log_reduced(sh, sl, xh, xl)
     h, low = log(sh)
     q = sl / sh
-    ch, cl = quick_two_sum(q, -0.5 * q * q)
-    return add(h, low, ch, cl)
+    return add(h, low, q, -0.5 * q * q)
 
 
 @kernel
@@ -283,8 +308,8 @@ def rsqrt(x: float) -> Pair:
 
 _ERFCX_NODES = 8  # per unit
 _ERFCX_END = 28.0
-_ERFCX_PAIRS, _ERFCX_SINGLES = 9, 10  # Taylor terms kept as pairs, then as single float64
-_ERF_PAIRS, _ERF_SINGLES = 9, 10
+_ERFCX_PAIRS, _ERFCX_SINGLES = 5, 11  # Taylor terms kept as pairs, then as single float64
+_ERF_PAIRS, _ERF_SINGLES = 6, 10
 
 
 def _erfcx_table() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -338,7 +363,7 @@ def erfc_unscaled(xh: float, xl: float) -> tuple[int, float, float]:
     sh, sl = s, 0.0
     for n in range(_ERFCX_PAIRS - 1, -1, -1):
         sh, sl = mul(sh, sl, h, e)
-        sh, sl = add(_ERFCX_HI[node, n], _ERFCX_LO[node, n], sh, sl)
+        sh, sl = plus(_ERFCX_HI[node, n], _ERFCX_LO[node, n], sh, sl)
     zh, zl = mul(xh, xl, xh, xl)
     k, eh, el = exp_unscaled(-zh, -zl)
     eh, el = mul(eh, el, sh, sl)
@@ -351,7 +376,7 @@ def erfc_unscaled(xh: float, xl: float) -> tuple[int, float, float]:
 
 @kernel
 def erf(x: float) -> Pair:
-    """The error function for any finite x, relative error below 2^-85 also near 0."""
+    """The error function for any finite x, relative error below 2^-70 also near 0."""
     if abs(x) > 27.0:
         return math.copysign(1.0, x), 0.0
     if abs(x) >= 0.5:
@@ -366,17 +391,20 @@ def erf(x: float) -> Pair:
     sh, sl = s, 0.0
     for n in range(_ERF_PAIRS - 1, -1, -1):
         sh, sl = mul(sh, sl, zh, zl)
-        sh, sl = add(_ERF_HI[n], _ERF_LO[n], sh, sl)
+        sh, sl = plus(_ERF_HI[n], _ERF_LO[n], sh, sl)
     return times(0, sh, sl, x)
 
 
 # --- sin and cos -----------------------------------------------------------------------------------------------------------
 
+_HALF_PI_A, _HALF_PI_B, _HALF_PI_C, _HALF_PI_D = _parts(_MP.pi / 2, 33, 33, 33)  # times a multiple of 17 bits: exact
+_TWO_BY_PI_ROUNDED = float(2 / _MP.pi)
+_SHORT_ARGUMENT = 1e5
 _LIMB = 28
 _LIMBS = 9  # 252 bits of 2/π: 53 for x, 62 for the closest float64 to a multiple of π/2, the rest for the result
 _LIMB_MASK = (1 << _LIMB) - 1
 SCRATCH = 13
-_SIN_PAIRS, _COS_PAIRS, _TRIG_TERMS = 7, 8, 14
+_SIN_PAIRS, _COS_PAIRS, _TRIG_TERMS = 4, 5, 12
 
 
 def _two_by_pi() -> NDArray[np.int64]:
@@ -395,11 +423,16 @@ _COS_HI, _COS_LO = _pair_table([(-1) ** n / _MP.factorial(2 * n) for n in range(
 def reduce_half_pi(x: float, p: NDArray[np.int64]) -> tuple[int, float, float]:
     """(q, h, l): x = (4i + q)·π/2 + (h + l), |h| ≤ π/4, for any finite x; p: 13 int64 of scratch.
 
-    x = M·2^E times the limbs of 2/π that matter modulo 4, in integers.
+    Up to 1e5 multiples of π/2 in four parts are subtracted; beyond, x = M·2^E times the limbs of 2/π that matter modulo 4, in integers.
     """
     ax = abs(x)
     if ax <= 0.7853981633974483:
         return 0, x, 0.0
+    if ax <= _SHORT_ARGUMENT:
+        n = math.floor(x * _TWO_BY_PI_ROUNDED + 0.5)
+        h, low = two_sum(x - n * _HALF_PI_A, -n * _HALF_PI_B)
+        h, low = add(h, low, -n * _HALF_PI_C, -n * _HALF_PI_D)
+        return n & 3, h, low
     fraction, e = math.frexp(ax)
     mantissa = int(math.ldexp(fraction, 53))
     e -= 53
@@ -458,7 +491,7 @@ def sin_cos(x: float, quadrant: int, p: NDArray[np.int64]) -> Pair:
         sh, sl = s, 0.0
         for n in range(_SIN_PAIRS - 1, -1, -1):
             sh, sl = mul(sh, sl, zh, zl)
-            sh, sl = add(_SIN_HI[n], _SIN_LO[n], sh, sl)
+            sh, sl = plus(_SIN_HI[n], _SIN_LO[n], sh, sl)
         sh, sl = mul(sh, sl, h, low)
     else:
         s = _COS_HI[_TRIG_TERMS - 1]
@@ -467,5 +500,5 @@ def sin_cos(x: float, quadrant: int, p: NDArray[np.int64]) -> Pair:
         sh, sl = s, 0.0
         for n in range(_COS_PAIRS - 1, -1, -1):
             sh, sl = mul(sh, sl, zh, zl)
-            sh, sl = add(_COS_HI[n], _COS_LO[n], sh, sl)
+            sh, sl = plus(_COS_HI[n], _COS_LO[n], sh, sl)
     return (-sh, -sl) if q >= 2 else (sh, sl)

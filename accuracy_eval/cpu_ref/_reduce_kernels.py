@@ -1,7 +1,7 @@
 """Compiled loops over the rows of a matrix, in double-double: exact-looking sums, exponentials and their quotients.
 
 Arrays are float64: x, grad, out [r, n]; results of a row [r]. `sums` keeps what a certificate needs; the other loops have a relative
-error below 2^-80 for each term, hence below 2^-53 + 2^-70 after the one rounding to float64.
+error below 2^-70 for each term, of which the result is rounded once to float64.
 """
 
 from __future__ import annotations

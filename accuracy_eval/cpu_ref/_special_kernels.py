@@ -1,9 +1,9 @@
 """One compiled loop for each special function and each derivative, in double-double: value = hi + lo.
 
 Every loop takes x [n], y [n] (float64; unary functions ignore y) and writes hi [n], lo [n] (float64, |lo| ≤ ulp(hi)/2). The relative
-error of hi + lo is below 2^-80 where |hi| ≥ 2^-900; below that hi alone still is within one ulp. lo = 0 with a result that is not
-exact only where a limit decides it (saturated, overflowed, underflowed, non-finite operand). Non-finite operands give what the formula
-of `special.FUNCTIONS` gives step by step in IEEE arithmetic. tests/test_reference_special.py holds the bounds against mpmath.
+error of hi + lo is below 2^-67 (a derivative's: of its terms, where they cancel) where |hi| ≥ 2^-900; below that hi alone is within
+one ulp. lo = 0 with a result that is not exact only where a limit decides it (saturated, overflowed, underflowed, non-finite operand).
+Non-finite operands give what the formula in `special_functions.FUNCTIONS` gives step by step in IEEE arithmetic.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     limit(fn, x, ref, fmt)     the error a device may show              region(fn, x, ref, fmt)     core, tail or subnormal
     gradient_limit(fn, x, grad, fmt, y)                                 the same for gradients
 
-Values come from double-double kernels (about 90 bits), so they have the same bits on every host; what those cannot decide is left to
+Values come from double-double kernels (70 bits and more), so they have the same bits on every host; what those cannot decide is left to
 mpmath: no result depends on a platform's libm. The functions are rows of `special_functions.FUNCTIONS`.
 """
 
@@ -74,7 +74,7 @@ def _times(g: Values, hi: Values, lo: Values) -> Values:
 def rounded(fn: str | Function, x: Any, fmt: str | Format, y: Any = None) -> Codes:
     """Codes of `fmt` of f(x) or f(x, y), correctly rounded to nearest even; any float format up to float64. Operands as in `evaluate`.
 
-    Overflow follows the format's own policy (`formats.encode`). The double-double value decides unless it lies within 2^-75 of a
+    Overflow follows the format's own policy (`formats.encode`). The double-double value decides unless it lies within 2^-60 of a
     midpoint between two codes; those few, exact ties among them, are decided by mpmath.
     """
     f, out = get_function(fn), get_format(fmt)
@@ -147,11 +147,11 @@ def _undecided(h: Values, low: Values, f: Format) -> NDArray[np.bool_]:
     magnitude, tail = np.abs(h), np.abs(low)
     with np.errstate(all="ignore"):
         if f.name != "float64":
-            return _is_midpoint(h, f) & (tail < 2.0**-75 * magnitude)
+            return _is_midpoint(h, f) & (tail < 2.0**-60 * magnitude)
         half = np.spacing(magnitude) / 2
-        close = np.abs(tail / half - 1) < 2.0**-20
+        close = np.abs(tail / half - 1) < 2.0**-11  # 2^-65 of the value
         # just below a power of two the spacing halves
-        close |= (np.abs(2 * tail / half - 1) < 2.0**-20) & (np.frexp(magnitude)[0] == 0.5)
+        close |= (np.abs(2 * tail / half - 1) < 2.0**-11) & (np.frexp(magnitude)[0] == 0.5)
         deep = (magnitude < 2.0**-900) & (magnitude > 0.0)
         over = np.isinf(h) & (tail > 0.0)
         return np.asarray((np.isfinite(h) & (close | deep)) | over)
