@@ -1,0 +1,12 @@
+"""Bit models of matrix units, the order in which libraries use them, probes, and the search that explains an output.
+
+dot, gemm            what a unit returns for given operands
+UNITS, find_unit     which units there are, where their rules come from, how certain they are
+"""
+
+from __future__ import annotations
+
+from accuracy_eval.datapath.products import dot, gemm
+from accuracy_eval.datapath.units import CERTAINTIES, UNITS, Unit, find_unit, units_of
+
+__all__ = ["CERTAINTIES", "UNITS", "Unit", "dot", "find_unit", "gemm", "units_of"]

@@ -1,0 +1,162 @@
+"""Operands as the kernels want them: values and exponents, k-major, with a last row of zeros that padding points at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.datapath.lanes import NONE
+from accuracy_eval.datapath.rules import Rule
+from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import Codes, Format, Values, decode, decode_table, encode, get_format
+
+PRES = ("", "tf32rne", "tf32rz", "fp16")
+
+
+@dataclass(frozen=True)
+class Plane:
+    """One operand.
+
+    values     float64 [K + 1, n]; subnormals made 0 where the rule does not read them
+    exponents  float32 [K + 1, n]: floor(log2|x|), at least the format's emin; NONE for zeros
+    scale      significands and exponents of block scales, [K / 16, n] float64 and int64, for units that scale groups inside a block
+    """
+
+    values: Values
+    exponents: NDArray[np.float32]
+    scale: tuple[Values, NDArray[np.int64]] | None = None
+    flushed: bool = False
+
+    @property
+    def length(self) -> int:
+        """K."""
+        return int(self.values.shape[0]) - 1
+
+    @property
+    def count(self) -> int:
+        """Rows of A, or columns of B."""
+        return int(self.values.shape[1])
+
+    @cached_property
+    def single(self) -> NDArray[np.float32]:
+        """Values as float32, [K + 1, n]."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.values.astype(np.float32)
+
+    @cached_property
+    def whole(self) -> NDArray[np.int64]:
+        """Exponents as int64."""
+        return self.exponents.astype(np.int64)
+
+    def take(self, columns: NDArray[np.int64]) -> Plane:
+        """The plane of some of the rows of A (columns of B)."""
+        scale = None if self.scale is None else (self.scale[0][:, columns], self.scale[1][:, columns])
+        return Plane(np.ascontiguousarray(self.values[:, columns]), np.ascontiguousarray(self.exponents[:, columns]), scale, self.flushed)
+
+
+def plane(codes: Codes, fmt: str | Format, *, rule: Rule | None = None, pre: str = "", shift: NDArray[np.int64] | None = None) -> Plane:
+    """The plane of operand rows.
+
+    codes  [n, K], codes of `fmt`
+    rule   whose reading of subnormals to follow: CDNA2 takes float16 and bfloat16 ones as +0, RDNA3 bfloat16 ones as zeros
+    pre    "tf32rne": float32 rounded to nearest even with 10 fraction bits first · "tf32rz": cut to 10 bits · "fp16": converted to
+           float16, which renormalises fp8 subnormals
+    shift  [n, K] exponents of power-of-two block scales, added to each operand's; −32768 marks a NaN scale
+    """
+    f = get_format(fmt)
+    c = np.ascontiguousarray(np.asarray(codes).T)
+    if pre in ("tf32rne", "tf32rz") and f.name == "float32":
+        c, f = tf32_codes(c, nearest=pre == "tf32rne"), get_format("tfloat32")
+    if f.bits <= 16 and f.kind == "float":
+        index = c & ((1 << f.bits) - 1)
+        values, exponents = decode_table(f.name)[index], _exponent_table(f.name, pre)[index]
+    else:
+        values = decode(c, f)
+        exponents = exponents_of(values, f.emin)
+    if shift is not None:
+        moved = shift.T.astype(np.int64)
+        bad = moved == -32768
+        with np.errstate(over="ignore"):
+            values = np.where(bad, np.nan, np.ldexp(values, np.where(bad, 0, moved)))
+        exponents = np.where(exponents == NONE, exponents, exponents + moved.astype(np.float32))
+    kind = "" if rule is None else rule.kind
+    flushed = (kind == "flush" and f.name in ("float16", "bfloat16")) or (kind == "rdna3" and f.name == "bfloat16")
+    if flushed:
+        small = (values != 0) & (np.abs(values) < f.smallest_normal)
+        values = np.where(small, 0.0 if kind == "flush" else np.copysign(0.0, values), values)
+        exponents = np.where(small, np.float32(NONE), exponents)
+    return Plane(_padded(values, 0.0), _padded(exponents, NONE), flushed=flushed)
+
+
+def _padded(x: Any, fill: float) -> NDArray[Any]:
+    out = np.full((x.shape[0] + 1, x.shape[1]), fill, x.dtype)
+    out[:-1] = x
+    return out
+
+
+@cache
+def _exponent_table(name: str, pre: str) -> NDArray[np.float32]:
+    emin = get_format("float16").emin if pre == "fp16" else get_format(name).emin
+    table = exponents_of(decode_table(name), emin)
+    table.flags.writeable = False
+    return table
+
+
+def exponents_of(values: Values, emin: int) -> NDArray[np.float32]:
+    """floor(log2|x|), at least emin, as float32; NONE for zeros; 1024 for infinities and NaN."""
+    finite = np.isfinite(values)
+    e = np.frexp(np.where(finite, values, 1.0))[1] - 1
+    return np.where(values == 0, NONE, np.where(finite, np.maximum(e, emin), 1024)).astype(np.float32)
+
+
+def tf32_codes(codes: Codes, *, nearest: bool) -> Codes:
+    """float32 codes to tfloat32 codes (their upper 19 bits): rounded to nearest even, or cut. NaN stays NaN."""
+    u = np.asarray(codes, np.uint32)
+    if nearest:
+        nan = (u & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        rounded = (u + np.uint32(0xFFF) + ((u >> np.uint32(13)) & np.uint32(1))) >> np.uint32(13)
+        return np.where(nan, (u >> np.uint32(13)) | np.uint32(0x200), rounded).astype(np.uint32)
+    return (u >> np.uint32(13)) | np.where((u & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000), np.uint32(0x200), np.uint32(0))
+
+
+def as_codes(array: Any, fmt: str | Format) -> Codes:
+    """Codes of an argument: unsigned or signed integers are codes, ml_dtypes and numpy floats of that format are reinterpreted,
+    other floats are rounded to nearest (for tfloat32 cut to 10 fraction bits, as the instructions do).
+    """
+    f = get_format(fmt)
+    x = np.asarray(array)
+    if f.kind == "float" and (x.dtype.name == f.name or (f.name == "float8_e8m0fnu" and x.dtype.name == f.name)):
+        return np.ascontiguousarray(x).view(f.storage)
+    if x.dtype.kind in "iu" and f.kind == "float":
+        return x.astype(f.storage)
+    if x.dtype.kind not in "fiub":
+        x = x.astype(np.float64)
+    if f.name == "tfloat32":
+        with np.errstate(over="ignore", invalid="ignore"):
+            single = np.asarray(x, np.float32)
+        if not np.array_equal(single.astype(np.float64), np.asarray(x, np.float64), equal_nan=True):
+            raise UsageError("tfloat32 operands are float32 values; round them to float32 first")
+        return tf32_codes(single.view(np.uint32), nearest=False)
+    return encode(np.asarray(x, np.float64), f)
+
+
+def scale_parts(codes: Codes, fmt: str | Format) -> tuple[Values, NDArray[np.int64]]:
+    """Significand and exponent of block scales: s·2^e, 1 ≤ s < 2 but for zeros and subnormals; NaN significand for NaN codes."""
+    f = get_format(fmt)
+    values = decode(np.asarray(codes), f)
+    emin = f.emin
+    finite = np.isfinite(values)
+    e = np.where(finite & (values != 0), np.maximum(np.frexp(np.where(finite, values, 1.0))[1] - 1, emin), 0).astype(np.int64)
+    return np.where(finite, np.ldexp(np.where(finite, values, 0.0), -e), np.nan), e
+
+
+def order_of(length: int, L: int, ks: Sequence[int] | NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    """k in the given (else increasing) order, padded with `length` (the row of zeros) to a multiple of L."""
+    order = np.arange(length, dtype=np.int64) if ks is None else np.asarray(ks, np.int64)
+    missing = -len(order) % L
+    return np.concatenate([order, np.full(missing, length, np.int64)]) if missing else order
