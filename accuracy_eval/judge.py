@@ -28,7 +28,7 @@ Codes = NDArray[Any]
 Rows = Callable[[int, int], Codes]  # (first, end) -> codes [end - first, columns] of the tensor's 2-D view
 WORST = 16
 _ROUNDED = "rounded."
-NEAR_BUDGET = 0.7  # of the budget: healthy units stay below (docs/budgets.md); above it a side warns
+NEAR_BUDGET = 0.7  # of a contract's budget: healthy units stay below (docs/budgets.md); above it a side warns
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def _judge_measured(m: Measured, gates: Sequence[Gate], s: SideTensor) -> Side:
     if not any(g.passed for g in results):
         return replace(side, verdict=Verdict.INCONCLUSIVE, note="no gate of the profile could be applied")
     near = m.metrics.get("budget_max")
-    if near is not None and near > NEAR_BUDGET and any(g.metric == "budget_max" for g in gates):
+    if s.contract and near is not None and near > NEAR_BUDGET and any(g.metric == "budget_max" for g in gates):
         return replace(side, verdict=Verdict.WARN, note=f"the worst element uses {number(100 * near, 3)} % of its budget")
     return side
 
@@ -273,7 +273,7 @@ def structural(m: Measured) -> list[Diagnosis]:
         elif there:
             sentence = f"{there} of {metrics['count']} expected elements are {name} and the output has other values there"
             found.append(Diagnosis(f"{kind}-in-expected", sentence, {"count": there}))
-    if m.all_zero and metrics.get("zero_reference") == 0:
+    if m.all_zero and classes.expected.zero < metrics["count"]:  # zeros of the rounded truth: tiny values may well round to 0
         found.append(Diagnosis("all-zero", f"all {metrics['count']} elements are zero; the largest expected is {number(m.max_expected)}"))
     return found
 

@@ -11,7 +11,7 @@ import pytest
 
 from accuracy_eval.errors import UsageError
 from accuracy_eval.quantize import RECIPES, SCALE_RULES, exponent_step_histogram, get_recipe, reference_scale, scale_rule
-from tests.support_quantize import EMAX, LARGEST, integer_exponent, magnitudes, values_of
+from support_quantize import EMAX, LARGEST, integer_exponent, magnitudes, values_of
 
 MX_RULES = {"floor": "mxfp8", "ceil": "mxfp8_ceil", "rceil": "mxfp8_rceil", "even": "mxfp8_even"}
 POSITIVE = np.arange(1, 0x7F80, dtype=np.uint16)  # every positive finite bfloat16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
@@ -51,7 +52,8 @@ class TorchBackend:
         self.on_gpu = device != "cpu"
         if self.on_gpu and not self.torch.cuda.is_available():
             raise UsageError(f"device {device!r}: torch {self.torch.__version__} sees no GPU; allowed here: cpu, reference")
-        self._platform = platform.detect(self.torch, device)
+        with flags.case_flags(self.torch, tf32=False, device=device):  # the record shows the switches that cases run under
+            self._platform = platform.detect(self.torch, device)
         self.name = device
         self.encoding: Literal["ocp", "fnuz"] = "fnuz" if self._platform.get("fp8_encoding") == "fnuz" else "ocp"
         self._pool = ThreadPoolExecutor(max(2, min(16, thread_count())), thread_name_prefix="digest")
@@ -187,7 +189,10 @@ class TorchBackend:
 
     def _call(self, candidate: Candidate, prepared: Prepared, out: dict[str, Any]) -> dict[str, Any]:
         try:
-            return candidate.run(self.torch, prepared.case, prepared.tensors, out)
+            with warnings.catch_warnings():
+                # autograd's own thread meets the GPU for the first time; it then does what the warning says
+                warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
+                return candidate.run(self.torch, prepared.case, prepared.tensors, out)
         except UnsupportedCase:
             raise
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:

@@ -100,7 +100,8 @@ def _op(function: Function) -> OpSpec:
 def allowed(function: Function, x: np.ndarray[Any, Any], truth: np.ndarray[Any, Any], fmt: str) -> np.ndarray[Any, Any]:
     """Largest error before output rounding: the documented limit less the half ulp that rounding itself may add, at least 0."""
     with np.errstate(invalid="ignore"):
-        return np.maximum(limit(function, x, truth, fmt) - ulp(truth, get_format(fmt)) / 2, 0.0)
+        room = np.maximum(limit(function, x, truth, fmt) - ulp(truth, get_format(fmt)) / 2, 0.0)
+        return np.where(np.isfinite(truth), room, 0.0)
 
 
 SPECIAL: tuple[OpSpec, ...] = tuple(_op(f) for f in FUNCTIONS.values() if f.name in TORCH)
