@@ -59,6 +59,8 @@ def exact_fma(x: Any, y: Any, z: Any) -> Any:
     width = np.float32 if isinstance(x, np.float32) else np.float64
     values = float(x), float(y), float(z)
     with np.errstate(all="ignore"):
+        if math.isfinite(values[0]) and math.isfinite(values[1]) and not math.isfinite(values[2]):
+            return z
         if not all(map(math.isfinite, values)):
             return width(np.float64(x) * np.float64(y) + np.float64(z))
         total = Fraction(values[0]) * Fraction(values[1]) + Fraction(values[2])

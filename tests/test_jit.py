@@ -1,0 +1,65 @@
+"""Fused multiply-add and reinterpretation inside kernels, compiled and in exact arithmetic."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from accuracy_eval.jit import as_bits, as_float, exact_fma, fma, kernel
+
+
+@kernel
+def fused(x, y, z, out):
+    for i in range(out.shape[0]):
+        out[i] = fma(x[i], y[i], z[i])
+
+
+@kernel
+def there_and_back(x, bits, out):
+    for i in range(out.shape[0]):
+        bits[i] = as_bits(x[i])
+        out[i] = as_float(bits[i])
+
+
+@pytest.mark.parametrize("width", [np.float32, np.float64])
+def test_a_fused_multiply_add_is_rounded_once(width: type) -> None:
+    e = np.finfo(width).eps
+    x, y, z = (np.array([v], width) for v in (1 + e, 1 + e, -(1 + 2 * e)))
+    out = np.zeros(1, width)
+    fused(x, y, z, out)
+    assert out[0] == e * e  # a rounded product would leave 0
+
+
+@pytest.mark.parametrize("width", [np.float32, np.float64])
+def test_the_compiled_form_equals_exact_arithmetic_over_all_bit_patterns(width: type) -> None:
+    rng = np.random.default_rng(1)
+    unsigned = np.uint32 if width is np.float32 else np.uint64
+    x, y, z = rng.integers(0, np.iinfo(unsigned).max, (3, 3000), dtype=unsigned, endpoint=True).view(width)
+    z[::3] = -(x[::3].astype(np.float64) * y[::3]).astype(width) if width is np.float32 else z[::3]
+    out = np.zeros(3000, width)
+    fused(x, y, z, out)
+    np.testing.assert_array_equal(out, [exact_fma(*t) for t in zip(x, y, z, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "z", "expected"),
+    [
+        (2.0, 3.0, -6.0, 0.0), (0.0, 1.0, -0.0, 0.0), (-0.0, 1.0, -0.0, -0.0), (2.0**127, 2.0, 0.0, math.inf),
+        (-(2.0**127), 2.0, 0.0, -math.inf), (2.0**127, 2.0, -math.inf, -math.inf), (math.inf, 0.0, 1.0, math.nan),
+        (2.0**-149, 0.5, 0.0, 0.0), (2.0**-149, 0.5, 2.0**-149, 2.0**-148),
+    ],
+)  # fmt: skip
+def test_exact_fused_multiply_add_has_ieee_zeros_overflow_and_ties(x: float, y: float, z: float, expected: float) -> None:
+    got = exact_fma(np.float32(x), np.float32(y), np.float32(z))
+    np.testing.assert_array_equal(got, expected)
+    assert math.isnan(expected) or math.copysign(1, got) == math.copysign(1, expected)
+
+
+def test_bits_and_floats_are_the_same_64_bits() -> None:
+    x = np.array([1.0, -0.0, 5e-324, math.inf])
+    bits, out = np.zeros(4, np.int64), np.zeros(4)
+    there_and_back(x, bits, out)
+    np.testing.assert_array_equal(bits, x.view(np.int64))
+    np.testing.assert_array_equal(out, x)
