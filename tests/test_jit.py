@@ -37,7 +37,8 @@ def test_the_compiled_form_equals_exact_arithmetic_over_all_bit_patterns(width: 
     rng = np.random.default_rng(1)
     unsigned = np.uint32 if width is np.float32 else np.uint64
     x, y, z = rng.integers(0, np.iinfo(unsigned).max, (3, 3000), dtype=unsigned, endpoint=True).view(width)
-    z[::3] = -(x[::3].astype(np.float64) * y[::3]).astype(width) if width is np.float32 else z[::3]
+    with np.errstate(all="ignore"):
+        z[::3] = -(x[::3] * y[::3])  # sums that nearly cancel
     out = np.zeros(3000, width)
     fused(x, y, z, out)
     np.testing.assert_array_equal(out, [exact_fma(*t) for t in zip(x, y, z, strict=True)])
