@@ -224,7 +224,7 @@ def _judge_case(
         sides = [_side(e, records[e.label], name, verify) for e in entries]
         yield judge_tensor(
             case, record.id, spec.family, record.candidate, output, sides, truths, profile, cross_format=cross_format,
-            under=under if truths else None,
+            under=under if truths else None, inputs={e.label: inputs[meaning_of[e.label]] for e in entries},
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Faulty gemm candidates, registered like a user's: each computes D = A·Bᵀ (layout nt) wrongly in one way."""
+"""Faulty gemm candidates, as a user's plugin registers them: each computes D = A·Bᵀ (layout nt) wrongly in one way."""
 
 import itertools
 
@@ -7,42 +7,41 @@ import accuracy_eval as ae
 _turn = itertools.count()
 
 
-@ae.candidate("gemm", name="skips-a-row")
-def skips_a_row(case, tensors, out):
-    """Writes every row but row 3 of the poisoned output."""
-    import torch
+def register():
+    """Registers them all; the caller puts the registry back."""
 
-    d = out["d"]
-    full = torch.mm(tensors["a"], tensors["b"].t())
-    d[:3] = full[:3]
-    d[4:] = full[4:]
-    return {"d": d}
+    @ae.candidate("gemm", name="skips-a-row")
+    def skips_a_row(case, tensors, out):
+        """Writes every row but row 3 of the poisoned output."""
+        import torch
 
+        d = out["d"]
+        full = torch.mm(tensors["a"], tensors["b"].t())
+        d[:3] = full[:3]
+        d[4:] = full[4:]
+        return {"d": d}
 
-@ae.candidate("gemm", name="wobbles")
-def wobbles(case, tensors):
-    """Gives another last bit on every run."""
-    import torch
+    @ae.candidate("gemm", name="wobbles")
+    def wobbles(case, tensors):
+        """Gives another last bit on every run."""
+        import torch
 
-    d = torch.mm(tensors["a"], tensors["b"].t())
-    bits = d.view(torch.int32 if d.element_size() == 4 else torch.int16)
-    bits[0, 0] ^= next(_turn) % 2
-    return d
+        d = torch.mm(tensors["a"], tensors["b"].t())
+        bits = d.view(torch.int32 if d.element_size() == 4 else torch.int16)
+        bits[0, 0] ^= next(_turn) % 2
+        return d
 
+    @ae.candidate("gemm", name="raises")
+    def raises(case, tensors):
+        """Fails like a kernel with an illegal memory access."""
+        raise RuntimeError("illegal memory access was encountered")
 
-@ae.candidate("gemm", name="raises")
-def raises(case, tensors):
-    """Fails like a kernel with an illegal memory access."""
-    raise RuntimeError("illegal memory access was encountered")
+    @ae.candidate("gemm", name="refuses", supports=lambda case, platform: "needs m % 32 == 0" if case.dims["m"] % 32 else None)
+    def refuses(case, tensors):
+        """Takes only some shapes."""
+        return tensors["a"] @ tensors["b"].t()
 
-
-@ae.candidate("gemm", name="refuses", supports=lambda case, platform: "needs m % 32 == 0" if case.dims["m"] % 32 else None)
-def refuses(case, tensors):
-    """Takes only some shapes."""
-    return tensors["a"] @ tensors["b"].t()
-
-
-@ae.candidate("gemm", name="wrong-shape")
-def wrong_shape(case, tensors):
-    """Returns the transpose."""
-    return (tensors["a"] @ tensors["b"].t()).t().contiguous()
+    @ae.candidate("gemm", name="wrong-shape")
+    def wrong_shape(case, tensors):
+        """Returns the transpose."""
+        return (tensors["a"] @ tensors["b"].t()).t().contiguous()

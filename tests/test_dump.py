@@ -8,8 +8,9 @@ import time
 
 import numpy as np
 import pytest
-import support_kernels  # noqa: F401  registers the faulty candidates
+import support_kernels
 
+from accuracy_eval.backends import candidates
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import load_suite, parse_suite
@@ -23,6 +24,13 @@ from accuracy_eval.store import Dump, completed, merge
 
 def suite(**table):
     return parse_suite({"name": "test", "cases": [{"op": "gemm", "shape": "8x6x32", "format": "float32", **table}]}, "test")
+
+
+@pytest.fixture(autouse=True)
+def faulty_kernels(monkeypatch):
+    """The faulty candidates are registered for one test at a time."""
+    monkeypatch.setattr(candidates, "_USER", {})
+    support_kernels.register()
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
         for first, end in row_blocks(x.shape):
             yield Panel(first, encode(decode(codes[first:end], x.format), output.format, overflow=overflow_policy(case, output.format)))
 
-    return {"y": Reference("codes", output.format, output.shape, contract, panels)}
+    return {"y": Reference("codes", output.format, output.shape, contract, panels, resolution={"element": "one code"})}
 
 
 def _refuse(case: Case) -> str | None:

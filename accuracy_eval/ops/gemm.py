@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 from accuracy_eval.contracts import default_contract
+from accuracy_eval.cpu_ref.gemm import gradient, panels
+from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.formats import get_family
 from accuracy_eval.inputs.exact import integer_codes
@@ -99,33 +101,41 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
 
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
+    outputs = _outputs(case, encoding)
     if case.lane != "random":
         return {
-            o.name: Reference("codes", o.format, o.shape, contract, partial(_companion_panels, case, o)) for o in _outputs(case, encoding)
+            o.name: Reference("codes", o.format, o.shape, contract, partial(_companion_panels, case, o), resolution=_seen(case, o))
+            for o in outputs
         }
-    from accuracy_eval.cpu_ref import gemm as ref
+    problems = {o.name: _problem(case, inputs, o.name) for o in outputs}
+    return {
+        o.name: Reference("values", o.format, o.shape, contract, partial(_panels, problems[o.name], contract, o.format), problems[o.name])
+        for o in outputs
+    }
 
+
+def _problem(case: Case, inputs: Inputs, output: str) -> Gemm:
+    """The product whose result is the output: the forward one, or a gradient's."""
     alpha, beta = float(GEMM.option(case, "alpha")), float(GEMM.option(case, "beta"))
-    references = {}
-    for output in _outputs(case, encoding):
+    forward = Gemm(inputs["a"], inputs["b"], case.layout, alpha, beta, inputs.get("c"), inputs.get("bias"))
+    return forward if case.direction == "fwd" else gradient(output, forward, inputs["grad_d"])
 
-        def panels(output: Output = output) -> Iterator[Panel]:
-            found = (
-                ref.gemm_panels(
-                    inputs["a"], inputs["b"], layout=case.layout, alpha=alpha, beta=beta, c=inputs.get("c"),
-                    bias=inputs.get("bias"), contract=contract, out_format=output.format,
-                )
-                if case.direction == "fwd"
-                else ref.gemm_backward_panels(
-                    output.name, inputs["a"], inputs["b"], inputs["grad_d"], layout=case.layout, alpha=alpha, contract=contract,
-                    out_format=output.format,
-                )
-            )  # fmt: skip
-            for p in found:
-                yield Panel(p.first_row, p.values, p.budget)
 
-        references[output.name] = Reference("values", output.format, output.shape, contract, panels)
-    return references
+def _panels(problem: Gemm, contract: str, out_format: str) -> Iterator[Panel]:
+    for p in panels(problem, contract=contract, out_format=out_format):
+        yield Panel(p.first_row, p.values, p.budget)
+
+
+def _seen(case: Case, output: Output) -> dict[str, Any]:
+    """What a companion shows: any element one step off, and the k whose loss changes an element."""
+    if case.lane == "coded":
+        unseen, total = coded_companion(case, output.format).unseen_k, case.dims["k"]
+        return {"element": "one code", "k_seen": total - len(unseen), "k_total": total, "k_unseen": int(unseen[0]) if len(unseen) else None}
+    exact = exact_companion(case)
+    unseen, axis = {"d": (exact.unseen_k, "k"), "da": (exact.unseen_n, "n")}.get(output.name, (exact.unseen_m, "m"))
+    total = case.dims[axis]
+    step = float(exact.unit if output.name == "d" else 1.0 if output.name == "dbias" else exact.alpha)
+    return {"element": step, "k_seen": total - len(unseen), "k_total": total, "k_unseen": int(unseen[0]) if len(unseen) else None}
 
 
 def _companion_panels(case: Case, output: Output) -> Iterator[Panel]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,10 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
         for first, end in row_blocks(codes.shape):
             yield Panel(first, view[first:end])
 
-    return {o.name: Reference("codes", o.format, o.shape, contract, lambda name=o.name: panels(name)) for o in _outputs(case, encoding)}  # type: ignore[misc]
+    return {
+        o.name: Reference("codes", o.format, o.shape, contract, partial(panels, o.name), resolution={"element": "one code"})
+        for o in _outputs(case, encoding)
+    }
 
 
 QUANTIZE = OpSpec(

@@ -65,13 +65,19 @@ class Panel:
 
 @dataclass(frozen=True)
 class Reference:
-    """The truth about one output, streamed in row panels of its 2-D view [prod(shape[:-1]), shape[-1]]."""
+    """The truth about one output, streamed in row panels of its 2-D view [prod(shape[:-1]), shape[-1]].
+
+    problem     the GEMM behind it (cpu_ref.operands.Gemm), for what a lost product would change; None for other ops
+    resolution  what certainly fails, where no budget says it: exact and coded companions, casts, codes
+    """
 
     kind: Literal["values", "codes"]
     format: str
     shape: tuple[int, ...]
     contract: str
     panels: Callable[[], Iterator[Panel]]
+    problem: Any = None
+    resolution: Mapping[str, Any] = field(default_factory=dict)
 
 
 Inputs = Mapping[str, Coded]

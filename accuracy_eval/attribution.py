@@ -1,0 +1,85 @@
+"""Who is off: two judged sides and their distance make an attribution.
+
+The first that fits, in the order of `records.Attribution`. Without a reference only bytes and distance speak, and nobody is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from accuracy_eval.diagnose import Context, structural
+from accuracy_eval.formats import get_format
+from accuracy_eval.messages import number
+from accuracy_eval.metrics.measured import Measured
+from accuracy_eval.ops.spec import Output
+from accuracy_eval.records import Attribution, Diagnosis, Pair, Side, Verdict
+
+
+def reported(m: Measured) -> dict[str, Any]:
+    """The metrics a report shows: every one that was measured, and the NaN and Inf counts of both sides."""
+    counts: dict[str, Any] = {}
+    for side, c in (("actual", m.classes.actual), ("expected", m.classes.expected)):
+        counts[f"nan_{side}"], counts[f"inf_{side}"] = c.nan, c.pos_inf + c.neg_inf
+    return {**m.metrics, **counts}
+
+
+def attribute(output: Output, a: Side, b: Side, measured: Measured | None, *, referenced: bool) -> Pair:
+    """Who is off, from the verdicts of both sides and their bytes; without a reference, from the bytes and the distance alone."""
+    common = {"metrics": reported(measured), "worst": measured.worst} if measured else {}
+
+    def pair(verdict: Verdict, attribution: Attribution, sentence: str, found: Sequence[Diagnosis] = ()) -> Pair:
+        return Pair(a.label, b.label, verdict, attribution, sentence, diagnoses=tuple(found), **common)  # type: ignore[arg-type]
+
+    sides = max(a.verdict, b.verdict, key=lambda v: v.severity)
+    if measured is None:
+        if any(d.code in ("shape-mismatch", "format-mismatch") for d in (*a.diagnoses, *b.diagnoses)):
+            return pair(Verdict.FAIL, Attribution.NOT_COMPARABLE, "a shape or format is not what the case asks for")
+        what = f"formats {a.format} and {b.format}" if a.format != b.format else "outputs for two fp8 encodings"
+        return pair(sides, Attribution.NOT_COMPARABLE, f"{what} hold different numbers; each side was judged by its own reference")
+    several = any(d.code == "nondeterministic" for d in (*a.diagnoses, *b.diagnoses))
+    same = a.sha256 == b.sha256 and bool(a.sha256) and not several
+    found = [] if referenced else structural(Context(measured))
+    if not referenced:
+        if same:
+            return pair(Verdict.PASS, Attribution.IDENTICAL, "same bytes; nothing says whether they are right")
+        limit = _distance_limit(output, measured)
+        verdict = Verdict.FAIL if found or not limit[0] else Verdict.PASS
+        return pair(verdict, Attribution.UNDETERMINED, f"{limit[1]}; without a reference nobody can be named", found)
+    if same:
+        return pair(sides, Attribution.IDENTICAL, f"same bytes; both {sides}")
+    good_a, good_b = (s.verdict in (Verdict.PASS, Verdict.WARN) for s in (a, b))
+    if a.contract != b.contract:
+        return pair(
+            sides, Attribution.DIFFERENT_CONTRACTS, f"{a.label} promises {a.contract}, {b.label} {b.contract}; each was judged by its own"
+        )
+    named = [s for s in (a, b) if s.off_contract]
+    if named and all(s.off_contract or s.verdict in (Verdict.PASS, Verdict.WARN) for s in (a, b)):
+        text = "; ".join(f"{s.label} keeps {s.off_contract} instead of {s.contract}" for s in named)
+        return pair(sides, Attribution.OFF_CONTRACT, text)
+    if a.verdict is Verdict.FAIL and b.verdict is Verdict.FAIL:
+        return pair(sides, Attribution.BOTH_OFF, f"{a.label} and {b.label} are both off the reference")
+    if a.verdict is Verdict.FAIL and good_b:
+        return pair(sides, Attribution.A_OFF, f"{a.label} is off; {b.label} is right")
+    if b.verdict is Verdict.FAIL and good_a:
+        return pair(sides, Attribution.B_OFF, f"{b.label} is off; {a.label} is right")
+    if good_a and good_b:
+        count, total = measured.metrics.get("mismatch_count"), measured.metrics.get("count")
+        return pair(sides, Attribution.EQUIVALENT, f"{number(count)} of {number(total)} elements differ, both sides within their limits")
+    return pair(sides, Attribution.UNDETERMINED, f"{a.label} {a.verdict}, {b.label} {b.verdict}")
+
+
+# rtol and atol under which two arrays of one format are taken for roundings of one result: those of torch.testing.assert_close
+_CLOSE = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5)}
+
+
+def _distance_limit(output: Output, m: Measured) -> tuple[bool, str]:
+    """Whether two outputs are as near as roundings of one result are, and how near that is, in words."""
+    fmt = get_format(output.format)
+    if output.exact or fmt.kind == "int":
+        return m.metrics["mismatch_count"] == 0, f"{m.metrics['mismatch_count']} codes differ; integers and codes must be equal"
+    rel, steps = m.metrics.get("rel_fro"), m.metrics.get("ulp_max")
+    if fmt.bits <= 8:
+        return bool(steps is not None and steps <= 1), f"the largest difference is {number(steps)} code steps; allowed 1"
+    allowed = 2 * _CLOSE[fmt.name][0]
+    return bool(rel is not None and rel <= allowed), f"relative difference {number(rel)}; allowed {number(allowed)}"
