@@ -399,7 +399,7 @@ KINDS: dict[str, Callable] = {
     "outlier": _outlier,
     "tiny": _tiny,
     "large first": _large_first,
-    "constant": lambda rng, r, k: (np.full((r, k), 1.37) * rng.uniform(0.5, 1, (r, 1)), np.full((r, k), 0.77) * rng.uniform(0.5, 1, (r, 1))),
+    "constant": lambda rng, r, k: (np.ones((r, k)) * rng.uniform(0.5, 1.5, (r, 1)), np.ones((r, k)) * rng.uniform(0.5, 1.5, (r, 1))),
 }  # fmt: skip
 
 

@@ -132,9 +132,9 @@ def element_budget(contract: Contract, sums: RunningSums) -> Values:
         budget = _larger_chain(sums, contract.accumulators, sums.k, sums.k)
     if contract.operand_bits is not None:
         # two operands: random errors of an ulp/2 each, independent; and a systematic one where truncation (or equal values)
-        # makes every product err alike, at most two ulps of the sum
+        # makes every product err alike: two ulps of the sum at most, half as much again so that it fills two thirds
         unit = 2.0 ** -(contract.operand_bits + 1)
-        budget += LAMBDA * unit * sums.root + 4.0 * unit * np.abs(sums.total)
+        budget += LAMBDA * unit * sums.root + 6.0 * unit * np.abs(sums.total)
     if contract.partial:
         unit = 2.0 ** -(get_format(contract.partial).fraction_bits + 1)
         largest = np.maximum(np.maximum(sums.rms, sums.root), np.abs(sums.total))
