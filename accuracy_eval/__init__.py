@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from accuracy_eval.backends.candidates import candidate
+    from accuracy_eval.checking import check, codes
     from accuracy_eval.compare import compare_dumps
     from accuracy_eval.errors import AccuracyEvalError
     from accuracy_eval.report import load_results, write_reports
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 _HOME = {
     "AccuracyEvalError": "errors",
     "candidate": "backends.candidates",
+    "check": "checking",
+    "codes": "checking",
     "compare_dumps": "compare",
     "load_results": "report",
     "write_reports": "report",
     "__version__": "version",
 }
-__all__ = ["AccuracyEvalError", "__version__", "candidate", "compare_dumps", "load_results", "write_reports"]
+__all__ = ["AccuracyEvalError", "__version__", "candidate", "check", "codes", "compare_dumps", "load_results", "write_reports"]
 
 
 def __getattr__(name: str) -> Any:

@@ -70,7 +70,7 @@ def attribute(output: Output, a: Side, b: Side, measured: Measured | None, *, re
 
 
 # rtol and atol under which two arrays of one format are taken for roundings of one result: those of torch.testing.assert_close
-_CLOSE = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5)}
+CLOSE = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5)}
 
 
 def _distance_limit(output: Output, m: Measured) -> tuple[bool, str]:
@@ -81,5 +81,5 @@ def _distance_limit(output: Output, m: Measured) -> tuple[bool, str]:
     rel, steps = m.metrics.get("rel_fro"), m.metrics.get("ulp_max")
     if fmt.bits <= 8:
         return bool(steps is not None and steps <= 1), f"the largest difference is {number(steps)} code steps; allowed 1"
-    allowed = 2 * _CLOSE[fmt.name][0]
+    allowed = 2 * CLOSE[fmt.name][0]
     return bool(rel is not None and rel <= allowed), f"relative difference {number(rel)}; allowed {number(allowed)}"

@@ -50,7 +50,7 @@ class Verdict(StrEnum):
 
 
 _SEVERITY = (
-    Verdict.PASS, Verdict.UNSUPPORTED, Verdict.WARN, Verdict.INCONCLUSIVE,
+    Verdict.UNSUPPORTED, Verdict.PASS, Verdict.WARN, Verdict.INCONCLUSIVE,
     Verdict.MISSING, Verdict.INPUTS_DIFFER, Verdict.ERROR, Verdict.FAIL,
 )  # fmt: skip
 

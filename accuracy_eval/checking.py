@@ -1,0 +1,359 @@
+"""check(): one tensor against what it should be, from Python.
+
+    import accuracy_eval as ae
+    c = ae.check(actual, expected)                                             # structure, class table, the output format's own limits
+    c = ae.check(actual, op="gemm", layout="nt", inputs={"a": A, "b": B})      # the reference is computed from the inputs
+    c.verdict, c.metrics, c.diagnoses, c.message
+
+With op and inputs the error budget of the call's contract decides. Arrays are numpy (ml_dtypes included), torch tensors of any device,
+or `codes(uint_array, format="float8_e4m3fnuz")`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from accuracy_eval.attribution import CLOSE, reported
+from accuracy_eval.contracts import default_contract
+from accuracy_eval.cpu_ref.gemm import panels as gemm_panels_of
+from accuracy_eval.cpu_ref.operands import Gemm
+from accuracy_eval.diagnose import Context, diagnose, gate_cannot_fail, named, rows_of, structural
+from accuracy_eval.errors import UsageError, VerdictError, unknown
+from accuracy_eval.formats import FORMATS, decode, encode, get_format
+from accuracy_eval.gates import load_profile
+from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.messages import side_message
+from accuracy_eval.metrics.measured import Measured
+from accuracy_eval.metrics.meter import measure
+from accuracy_eval.metrics.registry import allclose_name
+from accuracy_eval.ops.registry import OPS, get_op
+from accuracy_eval.ops.spec import Output, Panel, Reference, rows_and_columns
+from accuracy_eval.quantize import get_recipe, reference_scale
+from accuracy_eval.records import Case, Coded, Diagnosis, GateResult, OptionValue, Side, TensorResult, Verdict
+
+_TORCH_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+ONE_STEP = "assert_close limits of the output format, or one code step everywhere"
+NARROW_SOURCE = "SNR gates of a widely used kernel library, or one code step everywhere"
+NARROW_SNR_DB = {"fp8_e4m3": 25.0, "fp8_e5m2": 20.0, "fp6_e2m3": 20.0, "fp6_e3m2": 20.0, "fp4_e2m1": 10.0}
+
+
+def codes(array: Any, *, format: str) -> Coded:
+    """Codes of a named format as an array `check` takes. UsageError unless they are unsigned integers of the format's width."""
+    fmt = get_format(format)
+    found = np.asarray(array)
+    if found.dtype != fmt.storage:
+        raise UsageError(f"codes of {fmt.name}: found dtype {found.dtype}; allowed: {fmt.storage.name}, one code an element")
+    return Coded(found, fmt.name)
+
+
+def as_coded(array: Any, name: str = "array") -> Coded:
+    """Any accepted array as codes, bit for bit: numpy, ml_dtypes, torch (any device), Coded, or numbers that become float64."""
+    if isinstance(array, Coded):
+        return array
+    if hasattr(array, "detach") and hasattr(array, "element_size"):
+        return _from_torch(array, name)
+    found = np.asarray(array)
+    if found.dtype.name in ("int64", "bool") and found.size and abs(found.astype(np.int64)).max() < 1 << 31:
+        found = found.astype(np.int32)
+    if found.dtype.name not in FORMATS:
+        allowed = ", ".join(n for n, f in FORMATS.items() if not f.scale_only)
+        raise UsageError(f"{name}: dtype {found.dtype} is no format this program knows; allowed: {allowed}, or codes(array, format=…)")
+    fmt = get_format(found.dtype.name)
+    return Coded(np.ascontiguousarray(found).view(fmt.storage).reshape(found.shape), fmt.name)
+
+
+def _from_torch(tensor: Any, name: str) -> Coded:
+    fmt_name = str(tensor.dtype).removeprefix("torch.")
+    if fmt_name not in FORMATS:
+        raise UsageError(f"{name}: torch dtype {tensor.dtype} is no known format; view it as uint8 and use codes(array, format=…)")
+    fmt = get_format(fmt_name)
+    import sys
+
+    torch = sys.modules["torch"]  # the caller's: nothing here imports it
+    plain = tensor.detach().cpu().contiguous().view(getattr(torch, _TORCH_INTEGERS[tensor.element_size()]))
+    return Coded(plain.numpy().view(fmt.storage), fmt.name)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `check` found.
+
+    verdict     "PASS", "WARN", "FAIL", "INCONCLUSIVE"
+    metrics     every registered metric by name: against `expected` where it was given, else against the computed reference
+    diagnoses   named causes, the most telling first
+    gates       every limit applied, with value and source
+    contract    what the call was taken to promise; "" where no contract applies
+    side        the record behind all of it
+    """
+
+    side: Side
+    result: TensorResult
+
+    @property
+    def verdict(self) -> str:
+        return str(self.side.verdict)
+
+    @property
+    def passed(self) -> bool:
+        return self.side.verdict in (Verdict.PASS, Verdict.WARN)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return self.side.metrics
+
+    @property
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        return self.side.diagnoses
+
+    @property
+    def gates(self) -> tuple[GateResult, ...]:
+        return self.side.gates
+
+    @property
+    def contract(self) -> str:
+        return self.side.contract
+
+    @property
+    def message(self) -> str:
+        """The whole text a person reads."""
+        return side_message(self.result, self.side)
+
+    def raise_for_verdict(self) -> None:
+        """VerdictError with the message unless the comparison passed."""
+        if not self.passed:
+            raise VerdictError(self.message)
+
+
+def check(
+    actual: Any,
+    expected: Any = None,
+    *,
+    op: str | None = None,
+    layout: str = "nn",
+    inputs: Mapping[str, Any] | None = None,
+    options: Mapping[str, OptionValue] | None = None,
+    recipe: str | None = None,
+    contract: str | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    gates: str = "default",
+) -> Comparison:
+    """Judge `actual`.
+
+    expected     what it should be; None: the reference computed from op and inputs
+    op, layout, inputs, options, recipe   what was computed; inputs by the op's operand names, as stored, with `a_scale`, `b_scale`
+                 where operands are quantised; op `quantize` takes `x` or `amax`; op `cast` takes options={"format": …}
+    contract     what the call promises; None: the default of the operand formats
+    rtol, atol   adds a gate |a - e| <= atol + rtol·|e| (the other one is 0); never removes one
+    gates        profile, where op and inputs are given
+    UsageError for arrays, ops or options it does not know, and when neither expected nor op with inputs is given.
+    """
+    a = as_coded(actual, "actual")
+    e = None if expected is None else as_coded(expected, "expected")
+    given = {n: as_coded(v, f"input {n!r}") for n, v in (inputs or {}).items()}
+    if op is not None:
+        get_op(op)
+    call = _Call(op or "", layout, dict(options or {}), recipe or "", given, contract)
+    truth = call.reference(a) if op and given else None
+    if truth is not None and truth.kind == "codes" and e is not None and e.shape == a.shape:
+        # where one code is right, the caller's expectation says which: policies of overflow and ties differ between libraries
+        truth = _coded_reference(e.codes if e.format == a.format else encode(decode(e.codes, e.format), a.format), a)
+    if e is None and truth is None:
+        raise UsageError("check needs expected, or op and inputs to compute it from")
+    if e is not None and a.shape != e.shape:
+        return _mismatched(a, e.shape, "shape-mismatch", call)
+    if truth is not None and truth.shape != a.shape and math.prod(truth.shape) != math.prod(a.shape):
+        return _mismatched(a, truth.shape, "shape-mismatch", call)
+    tolerance = None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
+    if tolerance and not (tolerance[0] >= 0 and tolerance[1] >= 0):
+        raise UsageError(f"rtol {rtol}, atol {atol}: tolerances are 0 or more")
+    against = _measure(a, e if e is not None else _whole(cast(Reference, truth), a), tolerance)
+    side, result = _judge_by_array(a, cast(Coded, e), against, call) if truth is None else _judge_by_truth(a, truth, call, gates)
+    side = replace(side, metrics=reported(against))
+    if tolerance:
+        side = _with_tolerance(side, against, tolerance)
+    return Comparison(side, replace(result, verdict=side.verdict, sides=(side,)))
+
+
+def _measure(a: Coded, e: Coded | Any, tolerance: tuple[float, float] | None) -> Measured:
+    """Codes against codes of one format, else against the expected values; with the tolerances that gates will ask for."""
+    wanted = [CLOSE[a.format]] if a.format in CLOSE else []
+    wanted += [tolerance] if tolerance else []
+    if isinstance(e, Coded) and e.format != a.format:
+        e = decode(e.codes, e.format)
+    return measure(a, e, allclose=tuple(dict.fromkeys(wanted)))
+
+
+def _whole(truth: Reference, a: Coded) -> Coded | Any:
+    """The reference in memory: codes, or float64 values, in the shape of `a`."""
+    parts = [p.values for p in truth.panels()]
+    found = (np.concatenate(parts) if parts else np.empty(0)).reshape(a.shape)
+    return Coded(found, a.format) if truth.kind == "codes" else found
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What the caller says was computed."""
+
+    op: str
+    layout: str
+    options: dict[str, OptionValue]
+    recipe: str
+    inputs: dict[str, Coded]
+    stated: str | None
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        return tuple(c.format for n, c in self.inputs.items() if not n.endswith("_scale"))
+
+    def contract(self) -> str:
+        return self.stated if self.stated is not None else default_contract(self.op, self.formats[:2], self.recipe) if self.formats else ""
+
+    def case(self, shape: tuple[tuple[str, int], ...] = (), out: str = "") -> Case:
+        families = dict.fromkeys(get_format(f).family for f in self.formats[: 2 if self.op == "gemm" else 1])
+        options = tuple(sorted((k, v) for k, v in self.options.items() if k != "format"))
+        return Case(self.op, shape, self.layout if self.op == "gemm" else "", "+".join(families), out, self.recipe, options)
+
+    def context(self, measured: Measured, a: Coded, expected: Any) -> Context:
+        """What a diagnosis may look at."""
+        case = self.case(out=get_format(str(self.options["format"])).family if "format" in self.options else "")
+        return Context(
+            measured, rows_of(a.codes), expected, self.op, case.layout, case.format, case.out_format, self.recipe,
+            options=dict(self.options), inputs=self.inputs, contract=self.contract(), output="d" if self.op == "gemm" else "",
+        )  # fmt: skip
+
+    def reference(self, a: Coded) -> Reference | None:
+        """The truth from the inputs, in the output format `a` has; None for an op whose inputs are not all there."""
+        if self.op == "gemm":
+            return self._gemm(a)
+        if self.op == "quantize" and "amax" in self.inputs:
+            amax = self.inputs["amax"]
+            scale = reference_scale(decode(amax.codes, amax.format).astype(np.float32), get_recipe(self.recipe))
+            return _coded_reference(scale, a)
+        if self.op == "cast":
+            return self._cast(a)
+        if set(self.inputs) != {"x"} and not (self.op == "pow" and set(self.inputs) == {"x", "y"}):
+            raise UsageError(f"op {self.op}: inputs {', '.join(self.inputs)}; expected {'x, y' if self.op == 'pow' else 'x'}")
+        return self._elementwise(a)
+
+    def _gemm(self, a: Coded) -> Reference:
+        for name in ("a", "b"):
+            if name not in self.inputs:
+                raise UsageError(f"op gemm: input {name!r} is missing; given: {', '.join(self.inputs)}")
+        i = self.inputs
+        extra = set(i) - {"a", "b", "c", "bias", "a_scale", "b_scale"}
+        if extra:
+            raise unknown("gemm input", sorted(extra)[0], ("a", "b", "c", "bias", "a_scale", "b_scale"))
+        left, right = (decode(i[n].codes, i[n].format) if n in i else None for n in ("a_scale", "b_scale"))
+        numbers = {n: float(self.options.get(n, d)) for n, d in (("alpha", 1.0), ("beta", 0.0))}
+        problem = Gemm(i["a"], i["b"], self.layout, numbers["alpha"], numbers["beta"], i.get("c"), i.get("bias"), left, right)
+        contract = self.contract()
+
+        def found() -> Any:
+            for p in gemm_panels_of(problem, contract=contract, out_format=a.format):
+                yield Panel(p.first_row, p.values, p.budget)
+
+        return Reference("values", a.format, (problem.m, problem.n), contract, found, problem)
+
+    def _cast(self, a: Coded) -> Reference:
+        if "format" not in self.options or set(self.inputs) != {"x"}:
+            raise UsageError('op cast: needs inputs={"x": …} and options={"format": …}')
+        x, fmt = self.inputs["x"], get_format(str(self.options["format"]))
+        rounded = encode(decode(x.codes, x.format), fmt, overflow=cast(Any, self.options.get("overflow")))
+        return _coded_reference(rounded if a.format == fmt.name else encode(decode(rounded, fmt), a.format), a)
+
+    def _elementwise(self, a: Coded) -> Reference | None:
+        """Special functions and reductions, through their ops: operands become the shape the op has."""
+        spec = OPS[self.op]
+        x = self.inputs["x"]
+        shape = x.shape if len(x.shape) == 2 else (1, math.prod(x.shape)) if ("m", "n") in spec.dims else (math.prod(x.shape),)
+        letters = ("m", "n") if len(shape) == 2 else ("n",)
+        case = self.case(tuple(zip(letters, shape, strict=True)), get_format(a.format).family)
+        given = {n: Coded(c.codes.reshape(shape), c.format) for n, c in self.inputs.items()}
+        contract = self.contract()
+        (reference,) = spec.reference(case, given, "fnuz" if a.format.endswith("fnuz") else "ocp", contract).values()
+        return reference
+
+
+def _coded_reference(expected: Any, a: Coded) -> Reference:
+    codes_of = np.asarray(expected).reshape(rows_and_columns(a.shape))
+    return Reference("codes", a.format, a.shape, "exact", lambda: iter((Panel(0, codes_of),)), resolution={"element": "one code"})
+
+
+def _judge_by_truth(a: Coded, truth: Reference, call: _Call, gates: str) -> tuple[Side, TensorResult]:
+    """By the gates of a profile against the truth computed from the inputs."""
+    case = call.case(out=get_format(a.format).family)
+    output = Output("d" if call.op == "gemm" else "result", truth.shape, a.format, exact=truth.kind == "codes")
+    tensor = Coded(a.codes.reshape(truth.shape), a.format)
+    side = side_of("actual", tensor, contract=truth.contract)
+    result = judge_tensor(
+        case, call.op, get_op(call.op).family, "", output, [side], {"actual": truth}, load_profile(gates), inputs={"actual": call.inputs},
+    )  # fmt: skip
+    judged = result.sides[0]
+    if call.op in ("quantize", "cast") and judged.verdict is Verdict.FAIL:
+        # the op's own case has other operands (amax) or another output format than what was handed in
+        kept = np.concatenate([p.values for p in truth.panels()])
+        m = measure(tensor, Coded(kept.reshape(truth.shape), a.format))
+        judged = replace(judged, diagnoses=tuple(diagnose(call.context(m, tensor, rows_of(kept)))))
+    return judged, result
+
+
+def _judge_by_array(a: Coded, e: Coded, m: Measured, call: _Call) -> tuple[Side, TensorResult]:
+    """By structure, class table and the limits of the output's format."""
+    result = _close_gate(m, a)
+    found = structural(Context(m))
+    verdict = Verdict.PASS if result.passed and not found else Verdict.FAIL
+    if math.prod(a.shape) == 0:
+        verdict = Verdict.INCONCLUSIVE
+    if verdict is Verdict.FAIL:
+        expected = rows_of(e.codes if e.format == a.format else decode(e.codes, e.format))
+        found = diagnose(call.context(m, a, expected))
+    note = "no op and inputs: judged by structure and the output's format alone" if not call.op else ""
+    side = Side("actual", a.format, "", verdict, "", reported(m), (result,), tuple(found), tuple(m.worst), note=note)
+    case = call.case()
+    return side, TensorResult(call.op or "arrays", case, "", "", "actual", a.shape, verdict, (side,))
+
+
+def _close_gate(m: Measured, a: Coded) -> GateResult:
+    """The limit that two roundings of one result keep: equal integers, a code step for narrow floats, assert_close for the others."""
+    fmt = get_format(a.format)
+    metrics = m.metrics
+    if fmt.kind == "int" or fmt.scale_only:
+        count = metrics["mismatch_count"]
+        return GateResult("equal", "mismatch_count", count, "==", 0.0, count == 0, "integers, codes and scales have one right value")
+    steps = metrics.get("ulp_max")
+    one_step = steps is not None and abs(steps) <= 1
+    if fmt.bits <= 8:
+        snr, limit = metrics.get("snr_db"), NARROW_SNR_DB[fmt.family]
+        passed = one_step or (snr is not None and snr > limit)
+        return GateResult("narrow-snr", "snr_db", snr, ">", limit, bool(passed), NARROW_SOURCE)
+    rtol, atol = CLOSE[fmt.name]
+    violations = metrics[allclose_name(rtol, atol)]
+    return GateResult("close", "allclose_violations", float(violations), "==", 0.0, bool(violations == 0 or one_step), ONE_STEP)
+
+
+def _with_tolerance(side: Side, m: Measured, tolerance: tuple[float, float]) -> Side:
+    """The caller's own tolerance as one more gate, and a word where it could not fail."""
+    rtol, atol = tolerance
+    count = m.metrics[allclose_name(rtol, atol)]
+    name = f"tolerance(rtol={rtol:g}, atol={atol:g})"
+    gate = GateResult(name, "allclose_violations", float(count), "==", 0.0, count == 0, "the caller's rtol and atol")
+    blunt = gate_cannot_fail(gate, m.max_expected, rtol=rtol, atol=atol)
+    more = () if blunt is None else (named("gate-cannot-fail", {"gate": blunt["gate"]}, largest=blunt["largest"]),)
+    verdict = side.verdict
+    if not gate.passed:
+        verdict = Verdict.FAIL
+    elif more and verdict is Verdict.PASS:
+        verdict = Verdict.WARN
+    return replace(side, gates=(*side.gates, gate), diagnoses=(*side.diagnoses, *more), verdict=verdict)
+
+
+def _mismatched(a: Coded, asked: tuple[int, ...], code: Literal["shape-mismatch"], call: _Call) -> Comparison:
+    wrong = named(code, found=str(list(a.shape)), asked=str(list(asked)))
+    side = Side("actual", a.format, "", Verdict.FAIL, "", {}, (), (wrong,), note=wrong.sentence)
+    return Comparison(side, TensorResult(call.op or "arrays", call.case(), "", "", "actual", a.shape, Verdict.FAIL, (side,)))

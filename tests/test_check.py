@@ -1,0 +1,144 @@
+"""check(): the kinds of fault people report, each with its verdict, causes and numbers; and what plain arrays are held to."""
+
+import numpy as np
+import pytest
+from support_cases import CASES
+
+import accuracy_eval as ae
+from accuracy_eval.errors import UsageError, VerdictError
+
+ONES = np.ones((2, 2))
+
+
+def as_input(x):
+    return ae.codes(x[1], format=x[0]) if isinstance(x, tuple) else x
+
+
+def found(c, name):
+    if "." not in name:
+        return c.metrics[name]
+    code, key = name.split(".")
+    return next(d for d in c.diagnoses if d.code == code).evidence[key]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_reported_fault_gets_its_verdict_causes_and_numbers(name):
+    case = CASES[name]()
+    c = ae.check(as_input(case["actual"]), as_input(case["expected"]), **case["call"])
+    if case["verdict"] is not None:
+        assert c.verdict == case["verdict"], c.message
+    named = [d.code for d in c.diagnoses]
+    assert set(case["diagnoses"]) <= set(named), (named, c.message)
+    for number, (value, tolerance) in case["numbers"].items():
+        assert found(c, number) == pytest.approx(value, rel=tolerance, abs=0), number
+
+
+def test_the_reference_is_computed_when_nothing_is_expected():
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((40, 96), (24, 96)))
+    d = (a.astype(np.float64) @ b.T.astype(np.float64)).astype(np.float32)
+    c = ae.check(d, op="gemm", layout="nt", inputs={"a": a, "b": b})
+    assert (c.verdict, c.contract, c.passed) == ("PASS", "fp32acc", True)
+    c.raise_for_verdict()
+    d[3, 5] += 1e-3
+    c = ae.check(d, op="gemm", layout="nt", inputs={"a": a, "b": b})
+    assert c.verdict == "FAIL"
+    assert c.message.startswith("FAIL gemm output 'd' (float32): error ")
+    assert "at [3, 5]" in c.message
+    with pytest.raises(VerdictError, match=r"at \[3, 5\]"):
+        c.raise_for_verdict()
+
+
+def test_alpha_beta_bias_and_scales_reach_the_reference():
+    rng = np.random.default_rng(1)
+    a, b, bias = (rng.standard_normal(s).astype(np.float32) for s in ((8, 32), (32, 16), (16,)))
+    scale = np.float32([0.5])
+    truth = 1.5 * (0.5 * a.astype(np.float64)) @ b.astype(np.float64) + bias
+    call = {"op": "gemm", "layout": "nn", "inputs": {"a": a, "b": b, "bias": bias, "a_scale": scale}, "options": {"alpha": 1.5}}
+    assert ae.check(truth.astype(np.float32), **call).verdict == "PASS"
+    assert ae.check((truth - bias).astype(np.float32), **call).verdict == "FAIL"
+
+
+def test_a_stated_contract_is_the_one_that_decides():
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal((64, 64)).astype(np.float32) for _ in range(2))
+    narrow = [(x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64) for x in (a, b)]
+    d = (narrow[0] @ narrow[1]).astype(np.float32)
+    assert ae.check(d, op="gemm", inputs={"a": a, "b": b}).verdict == "FAIL"
+    assert ae.check(d, op="gemm", inputs={"a": a, "b": b}, contract="tf32").verdict == "PASS"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_one_rounding_step_passes_and_a_gain_of_two_fails(dtype):
+    import ml_dtypes
+
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    x = np.random.default_rng(3).standard_normal(400).astype(kind)
+    codes = x.view(f"u{kind.itemsize}") + 1
+    stepped = codes.astype(f"u{kind.itemsize}").view(kind)
+    assert ae.check(stepped, x).verdict == "PASS"
+    assert ae.check((x.astype(np.float64) * 2).astype(kind), x).verdict == "FAIL"
+
+
+def test_torch_tensors_are_taken_as_they_are():
+    import torch
+
+    x = torch.arange(12, dtype=torch.float32).reshape(3, 4).to(torch.bfloat16)
+    assert ae.check(x.t().contiguous().t(), x).verdict == "PASS"
+    assert ae.check(x, x.float()).verdict == "PASS"
+    low = x.float().to(torch.float8_e4m3fn)
+    assert ae.check(low, low.clone()).metrics["mismatch_count"] == 0
+
+
+def test_a_gate_of_the_callers_is_added_and_removes_none():
+    x = np.ones(8, np.float32)
+    assert ae.check(x * np.float32(1.5), x, rtol=10.0).verdict == "FAIL"
+    tight = ae.check(x + np.float32(5e-7), x, rtol=1e-9)
+    assert tight.verdict == "FAIL"
+    assert tight.gates[-1].gate == "tolerance(rtol=1e-09, atol=0)"
+
+
+def test_shapes_that_differ_fail_with_both():
+    c = ae.check(np.ones((2, 3)), np.ones((3, 2)))
+    assert (c.verdict, c.diagnoses[0].code) == ("FAIL", "shape-mismatch")
+    assert "[2, 3]" in c.message
+    assert "[3, 2]" in c.message
+
+
+def test_empty_arrays_are_inconclusive():
+    c = ae.check(np.ones((0, 3)), np.ones((0, 3)))
+    assert (c.verdict, c.passed) == ("INCONCLUSIVE", False)
+
+
+def test_special_functions_and_reductions_are_judged_by_their_limits():
+    x = np.linspace(-3, 3, 101, dtype=np.float32)
+    assert ae.check(np.exp(x), op="exp", inputs={"x": x}).verdict == "PASS"
+    assert ae.check(np.exp(x) * np.float32(1 + 1e-6), op="exp", inputs={"x": x}).verdict == "FAIL"
+    rows = np.random.default_rng(4).standard_normal((5, 200)).astype(np.float32)
+    assert ae.check(rows.sum(axis=1), op="sum", inputs={"x": rows}).verdict == "PASS"
+    assert ae.check(rows[:, :-1].sum(axis=1), op="sum", inputs={"x": rows}).verdict == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"actual": np.ones(2)}, "check needs expected, or op and inputs"),
+        ({"actual": np.ones(2, complex), "expected": np.ones(2)}, "actual: dtype complex128 is no format"),
+        ({"actual": np.ones(2), "expected": np.ones(2), "op": "conv"}, "unknown op 'conv'"),
+        ({"actual": ONES, "op": "gemm", "inputs": {"a": ONES}}, "input 'b' is missing"),
+        (
+            {"actual": np.ones((2, 2)), "op": "gemm", "inputs": {"a": np.ones((2, 2)), "b": np.ones((2, 2)), "z": np.ones(1)}},
+            "unknown gemm input 'z'",
+        ),
+        ({"actual": np.ones(2), "expected": np.ones(2), "atol": -1.0}, "tolerances are 0 or more"),
+        ({"actual": np.ones(2), "op": "cast", "inputs": {"x": np.ones(2)}}, "op cast: needs"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_clear_error(call, message):
+    with pytest.raises(UsageError, match=message):
+        ae.check(**call)
+
+
+def test_codes_of_the_wrong_width_are_refused():
+    with pytest.raises(UsageError, match="found dtype uint16; allowed: uint8"):
+        ae.codes(np.zeros(2, np.uint16), format="float8_e4m3fnuz")
