@@ -114,7 +114,7 @@ def test_markdown_says_findings_counts_and_pairs(tmp_path: Path) -> None:
     (path,) = write_reports(gemm_results(), tmp_path, ("md",))
     lines = path.read_text("utf-8").split("\n")
     assert lines[0] == "## ❌ FAIL: h200 vs cpu"
-    assert "3 FAIL, 1 INPUTS_DIFFER, 1 MISSING, 1 WARN, 1 UNSUPPORTED, 7 PASS. Gates profile default; exit code 2." in lines
+    assert "3 FAIL, 1 INPUTS_DIFFER, 1 MISSING, 1 WARN, 7 PASS, 1 UNSUPPORTED. Gates profile default; exit code 2." in lines
     assert "### Findings (6)" in lines
     assert "| gemm | fp8\\_e4m3 | random | 1 |  |  |  | 1 |  |" in lines
     assert "| h200 | cpu | ❌ FAIL | h200 is off | 7 equivalent, 3 h200 is off, 1 same bytes |" in lines

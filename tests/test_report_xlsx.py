@@ -71,7 +71,7 @@ def test_overview_says_verdict_who_how_much_which_limit_why_and_what_next(folder
     for part in (
         "gemm m512.n128.k256: h200 vs cpu",
         "h200 is off in 3 of 9 comparisons of h200 and cpu; for example: h200 is off by 6.9 × its budget; cpu keeps contract fp32acc.",
-        "3 FAIL, 1 INPUTS_DIFFER, 1 MISSING, 1 WARN, 1 UNSUPPORTED, 5 PASS",
+        "3 FAIL, 1 INPUTS_DIFFER, 1 MISSING, 1 WARN, 5 PASS, 1 UNSUPPORTED",
         "accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42",
         "error 6.9 × budget at [12, 301] (contract fp32acc, B 3.1e-4; gate budget)\nlimit from: running-error bound under",
         "k-tail-missing: The last 8 of 256 products are missing in every row.",
