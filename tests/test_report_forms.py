@@ -116,7 +116,7 @@ def test_markdown_says_findings_counts_and_pairs(tmp_path: Path) -> None:
     assert lines[0] == "## ❌ FAIL: h200 vs cpu"
     assert "3 FAIL, 1 INPUTS_DIFFER, 1 MISSING, 1 WARN, 7 PASS, 1 UNSUPPORTED. Gates profile default; exit code 2." in lines
     assert "### Findings (6)" in lines
-    assert "| gemm | fp8\\_e4m3 | random | 1 |  |  |  | 1 |  |" in lines
+    assert "| gemm | fp8\\_e4m3 | random | 1 |  |  |  |  | 1 |" in lines
     assert "| h200 | cpu | ❌ FAIL | h200 is off | 7 equivalent, 3 h200 is off, 1 same bytes |" in lines
     finding = next(line for line in lines if line.startswith("| ❌ FAIL | `gemm.m512.n128.k256.nt.bfloat16.normal.s42 d` |"))
     assert "| h200 is off | error 6.9 × budget at \\[12, 301\\] (contract fp32acc, B 3.1e-4; gate budget) |" in finding
