@@ -26,6 +26,7 @@ LONGEST = 1 << 17  # products per element beyond which no sample is drawn: 24 ro
 REST = 0.01  # of the error's energy may remain unexplained
 CLEAR = 10.0  # the error must have this many times the energy of output rounding before energies are compared
 COLLINEAR = 0.98  # cos² of error and truth beyond which a missing part of K cannot be told from a gain
+FEWEST = 12  # clearly wrong elements that must be explained
 OPERANDS = frozenset({"a", "b", "c", "bias", "a_scale", "b_scale", "grad_d", "grad_d_scale"})
 
 
@@ -70,7 +71,16 @@ class Sample:
         return self.alpha * (a @ b) + self.base
 
     def rest(self, prediction: Values) -> float:
-        return float(np.sum((self.x - prediction) ** 2))
+        """‖X - P‖² with P rounded to the output's format: 0 for a prediction that is right."""
+        return float(np.sum((self.x - decode(encode(prediction, self.fmt), self.fmt)) ** 2))
+
+    def explains(self, prediction: Values) -> bool:
+        """Whether most of the elements that are clearly wrong are explained one by one: an energy may be that of one element."""
+        off = np.abs(self.error)
+        step = ulp(self.t, self.fmt)
+        wrong = off > 4 * step
+        left = np.abs(self.x - prediction)
+        return int(wrong.sum()) >= FEWEST and float((left <= np.maximum(off / 4, step))[wrong].mean()) >= 0.9
 
     def matches(self, prediction: Values) -> NDArray[np.bool_]:
         return np.asarray(decode(encode(prediction, self.fmt), self.fmt) == self.x)
@@ -181,11 +191,22 @@ def explanations(look: Look) -> list[Hypothesis]:
     if not clear and not narrow:
         return []
     found: list[tuple[float, Hypothesis]] = []
-    for h in _hypotheses(look, s):
+
+    def keep(h: Hypothesis) -> None:
         rest = s.rest(h.prediction)
-        by_energy = clear and rest <= REST * s.energy + 2 * s.rounding
-        if by_energy or (narrow and not clear and rest < s.energy and s.matches(h.prediction)[wrong].mean() >= 0.9):
+        by_energy = clear and rest <= REST * s.energy + 2 * s.rounding and s.explains(h.prediction)
+        same = s.matches(h.prediction)
+        by_codes = (
+            narrow and rest < s.energy / 2 and same[wrong].mean() >= 0.9 and (same[~wrong].mean() >= 0.9 if not wrong.all() else True)
+        )
+        if by_energy or by_codes:
             found.append((rest, h))
+
+    for h in _hypotheses(s):
+        keep(h)
+    if not found:  # many compositions: tried only where nothing simple explains the error
+        for h in _partials(s):
+            keep(h)
     found.sort(key=lambda f: f[0])
     named: list[Hypothesis] = []
     for rest, h in found:
@@ -208,11 +229,10 @@ def _named(look: Look, code: str) -> Finding | None:
     return next((Finding(h.evidence, h.words) for h in look.hypotheses if h.code == code), None)
 
 
-def _hypotheses(look: Look, s: Sample) -> Iterator[Hypothesis]:
+def _hypotheses(s: Sample) -> Iterator[Hypothesis]:
     yield from _narrowed(s)
     yield from _flushed(s)
     yield from _scales(s)
-    yield from _partials(s)
     tail = missing_tail(s)
     if tail is not None:
         from_k, prediction = tail
@@ -329,20 +349,24 @@ def _partials(s: Sample) -> Iterator[Hypothesis]:
     """Contiguous pieces of K whose sums are rounded to 16 bits before they are added, in float32 or in 16 bits."""
     k = s.problem.k
     lengths = {_up(_up(k, pieces) // pieces, g) for pieces in (2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64) for g in (1, 8, 16, 32, 64, 128)}
-    for length in sorted(n for n in lengths if 0 < n < k):
-        sums = np.stack([s.a[:, i : i + length] @ s.b[i : i + length] for i in range(0, k, length)])
-        for name in ("bfloat16", "float16"):
-            fmt = get_format(name)
-            parts = decode(encode(sums, fmt), fmt)
-            if not np.isfinite(parts).all():
-                continue
-            wide = parts.sum(axis=0)
-            narrow = parts[0]
-            for part in parts[1:]:
-                narrow = decode(encode(narrow + part, fmt), fmt)
-            for total in (wide, narrow):
-                words = {"pieces": str(len(parts)), "length": str(length)}
-                yield Hypothesis("reduced-partials", {"format": name}, words, s.alpha * total + s.base)
+    few = replace(s, a=s.a[::3], b=s.b[:, ::4], base=s.base[::3, ::4], x=s.x[::3, ::4], t=s.t[::3, ::4])
+    for length in sorted(n for n in lengths if 0 < n < k and k >= 16):
+        for fmt in (get_format("bfloat16"), get_format("float16")):
+            for wide in (True, False):
+                tried = _joined(few, length, fmt, wide)
+                if few.rest(tried) <= few.energy / 2:
+                    words = {"pieces": str(-(-k // length)), "length": str(length)}
+                    yield Hypothesis("reduced-partials", {"format": fmt.name}, words, _joined(s, length, fmt, wide))
+
+
+def _joined(s: Sample, length: int, fmt: Format, wide: bool) -> Values:
+    """The result of pieces of `length` products rounded to `fmt`, added in float32 or better (`wide`) or in `fmt`."""
+    sums = np.stack([s.a[:, i : i + length] @ s.b[i : i + length] for i in range(0, s.problem.k, length)])
+    parts = decode(encode(sums, fmt, overflow="saturate"), fmt)
+    total: Values = parts[0]
+    for part in parts[1:]:
+        total = total + part if wide else decode(encode(total + part, fmt, overflow="saturate"), fmt)
+    return np.asarray(s.alpha * total + s.base)
 
 
 def missing_tail(s: Sample) -> tuple[int, Values] | None:
@@ -484,7 +508,7 @@ def accumulator_plateau(look: Look) -> Finding | None:
         total = running[:, -1]
         quarter = max(1, products.shape[1] // 4)
         stuck = (running[:, -quarter:] == total[:, None]).all(axis=1) & (products[:, -quarter:] != 0).any(axis=1)
-        wrong = np.abs(held - truth) > 0.02 * np.abs(truth)
+        wrong = (np.abs(held - truth) > 0.02 * np.abs(truth)) & (total != 0)
         mean = look.context.op == "mean"
         same = np.abs(held - total) <= (2.0**-8 * np.abs(total) if mean else 0.0)
         if wrong.any() and (stuck & same)[wrong].all() and same.mean() >= 0.95:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.diagnose.context import LOOK, Finding, Look
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import FAMILIES, Values, decode, get_format
+from accuracy_eval.formats import FAMILIES, Values, decode, get_format, is_nan
 from accuracy_eval.messages import number
 
 ENCODED = ("fp8_e4m3", "fp8_e5m2")  # families with two encodings
@@ -34,14 +34,27 @@ def gain(look: Look) -> Finding | None:
     g, se, error = m.get("gain"), m.get("gain_se"), m.get("rel_fro")
     if g is None or se is None or not error or min(nonzero, m["finite_pairs"]) < 8:
         return None
-    if abs(g - 1) < smallest_gain(look) or abs(g - 1) <= 8 * se:
+    if abs(g - 1) < smallest_gain(look) or min(abs(g - 1), abs(g)) <= 8 * se:
         return None
     residual = se * math.sqrt(m["finite_pairs"] - 1)
-    if residual > max(math.sqrt(EXPLAINED) * error, 1.5 * look.rounding * abs(g)):
+    if residual > max(math.sqrt(EXPLAINED) * error, 1.5 * look.rounding * abs(g)) or not _everywhere(look, abs(g - 1), abs(g)):
         return None
     exponent = round(math.log2(abs(g))) if g else 0
-    power = g > 0 and exponent != 0 and abs(g / 2.0**exponent - 1) <= max(8 * se / g, look.fmt.eps / 4)
+    power = g > 0 and exponent != 0 and abs(g / 2.0**exponent - 1) <= min(8 * se / g, 0.01) + look.fmt.eps / 16
     return Finding({"value": g, "power_of_two": power}, {"power": f", {2.0**exponent:g} exactly" if power else ", no power of two"})
+
+
+def _everywhere(look: Look, shift: float, size: float) -> bool:
+    """Whether nine in ten rows, and columns, are off by that factor: a fit is ruled by the few largest elements."""
+    for noise, width in ((look.m.rows, look.cols), (look.m.cols, look.rows)):
+        if noise is None:
+            continue
+        counted = noise.reference > 0
+        allowed = 0.2 * shift + size * (look.fmt.eps if width < 8 else 3 * look.rounding)
+        near = (np.abs(noise.error - shift * noise.reference) <= allowed * noise.reference) & (noise.error > shift * noise.reference / 2)
+        if counted.any() and near[counted].mean() < 0.9:
+            return False
+    return True
 
 
 @cache
@@ -59,8 +72,8 @@ def _text(x: float) -> str:
 def fp8_encoding(look: Look) -> Finding | None:
     """One byte read by two rules: finite values exactly a factor of 2 apart, and the NaN of one side a zero or a large value of the other.
 
-    The factor alone is a gain: the bytes themselves (two formats of a family), a byte that is NaN in one encoding only, or fp8
-    operands without any scale must speak as well.
+    The factor alone is a gain: the bytes themselves (two formats of a family), or bytes that are NaN in one encoding only, in the
+    output or in the operands, must speak as well.
     """
     m = look.metrics
     g, se = m.get("gain"), m.get("gain_se")
@@ -70,18 +83,38 @@ def fp8_encoding(look: Look) -> Finding | None:
     same_bytes = two[0] != two[1] and look.fmt.family in ENCODED and get_format(two[1]).family == look.fmt.family
     if same_bytes and g in (0.5, 2.0):
         return Finding({"gain": g}, {"what": "the output was"})
-    c = look.context
-    operands = [get_format(x.format) for name, x in c.inputs.items() if name in ("a", "b", "x")]
-    encoded = sum(f.family in ENCODED for f in operands)
-    scaled = c.recipe or c.options.get("alpha", 1.0) != 1.0 or any(n.endswith("_scale") for n in c.inputs)
-    if c.op in ("gemm", "cast") and encoded and not scaled and (g in (0.5, 2.0) or encoded == 2):
-        return Finding({"gain": g}, {"what": "an fp8 operand was" if g in (0.5, 2.0) else "both fp8 operands were"})
+    which = _operands_read_otherwise(look)
+    if which is not None:
+        return Finding({"gain": g}, {"what": which})
     if g in (0.25, 4.0) or not look.metrics["nonfinite_mismatch"]:
         return None
     pairs = _pairs(look)
     for family in ENCODED:
         if pairs is not None and all((p if g == 2.0 else p[::-1]) in readings(family) for p in pairs):
             return Finding({"gain": g}, {"what": f"{family} values were"})
+    return None
+
+
+def _operands_read_otherwise(look: Look) -> str | None:
+    """The fp8 operands of a product whose bytes that are NaN in the other encoding alone made NaN of just their rows or columns."""
+    c, wrong = look.context, look.m.classes.nan_actual_only
+    if c.op != "gemm" or not wrong or c.direction == "bwd" or not {"a", "b"} <= set(c.inputs):
+        return None
+    layout = c.layout or "nn"
+    gone = []  # per operand: how many of its rows or columns would be NaN
+    for name, axis, size in (("a", 1 if layout[0] == "n" else 0, look.rows), ("b", 0 if layout[1] == "n" else 1, look.cols)):
+        x = c.inputs[name]
+        other = [f for f in FAMILIES[get_format(x.format).family] if f != x.format]
+        if not other or get_format(x.format).family not in ENCODED or x.codes.ndim != 2:
+            gone.append(0)
+            continue
+        lines = int(is_nan(x.codes, other[0]).any(axis=axis).sum())
+        gone.append(lines if lines < size else 0)
+    total, g = look.rows * look.cols, look.metrics["gain"]
+    for which, (r, k) in {"operand a was": (gone[0], 0), "operand b was": (0, gone[1]), "both operands were": (gone[0], gone[1])}.items():
+        both = which.startswith("both")
+        if (r or k) and g in ((0.25, 4.0) if both else (0.5, 2.0)) and total - (look.rows - r) * (look.cols - k) == wrong:
+            return which
     return None
 
 
@@ -119,6 +152,10 @@ def overflow_policy(look: Look) -> Finding | None:
         values = np.abs(decode(source.codes.reshape(a.shape), source.format)[at])
         if not ((values > limit) | np.isnan(values)).all():
             return None
+    if look.context.op != "cast" and not (np.isfinite(x) | np.isfinite(y)).any():
+        return None  # NaN against Inf in a sum: Inf − Inf came about on the way
+    if look.context.op != "cast" and (np.isinf(a) & (a == e)).any():
+        return None  # they agree elsewhere: a sum at the edge of the range, rounded either way
     said = ("saturates", "makes NaN or Inf") if np.isfinite(x).mean() > 0.5 else ("makes NaN or Inf", "saturates")
     if not np.isfinite(x).any() and not np.isfinite(y).any():
         said = ("makes " + ("NaN" if np.isnan(x).any() else "Inf"), "makes " + ("NaN" if np.isnan(y).any() else "Inf"))
