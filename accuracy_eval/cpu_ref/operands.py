@@ -21,7 +21,7 @@ from accuracy_eval.records import Coded
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SCALE_BLOCKS = (1, 16, 32, 64, 128, 256)  # block widths of known recipes, tried when a scale's shape leaves a choice
 BLOCK_ELEMENTS = 1 << 22  # elements decoded at a time when a whole operand is read through: 32 MB of float64
-_CHUNK = 1 << 20  # elements decoded by one task
+_CHUNK = 1 << 17  # elements decoded by one task: temporaries stay in the cache, 2.2 ns an element against 5 at 2^20
 
 
 def scale_blocks(shape: tuple[int, int], scale_shape: tuple[int, ...]) -> tuple[int, int]:
