@@ -2,33 +2,70 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from accuracy_eval.transfer import FileResult
 
 
 @click.command("transfer", short_help="Move dumps between hosts over SSH, verified at both ends.")
 @click.argument("sources", nargs=-1, required=True)
 @click.argument("destination")
-@click.option("--accept-new", is_flag=True, help="Add an unknown host's key to known_hosts; a changed key is refused all the same.")
-@click.option("--dry-run", is_flag=True, help="Say what would be moved; move nothing.")
+@click.option("-P", "--port", type=click.IntRange(1, 65535), help="Port, where the ssh configuration names none.")
+@click.option("-i", "--identity", "identities", multiple=True, type=click.Path(dir_okay=False), help="Private key to try first.")
+@click.option("--accept-new", is_flag=True, help="Remember an unknown host's key; a changed key is refused all the same.")
+@click.option("--no-resume", is_flag=True, help="Start over instead of continuing a partial file.")
+@click.option(
+    "--timeout", default=30.0, show_default=True, type=click.FloatRange(min=1), help="Longest silence of the other side, in seconds."
+)
+@click.option("--dry-run", is_flag=True, help="Connect and look; write nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
-def transfer_command(sources: tuple[str, ...], destination: str, accept_new: bool, dry_run: bool, quiet: bool) -> int:
-    """Copy SOURCES (files or folders; [user@]host:path or local) to DESTINATION, like scp: SHA-256 at both ends, resumable.
+def transfer_command(
+    sources: tuple[str, ...],
+    destination: str,
+    port: int | None,
+    identities: tuple[str, ...],
+    accept_new: bool,
+    no_resume: bool,
+    timeout: float,
+    dry_run: bool,
+    quiet: bool,
+) -> int:
+    """Copy SOURCES (files or folders; local or [user@]host:path) to DESTINATION, like scp: SHA-256 at both ends, resumable.
 
     \b
     accuracy-eval transfer h200.h5 me@laptop:dumps/
     accuracy-eval transfer gpu1:a.h5 gpu1:b.h5 .
     """
     from accuracy_eval.cli.progress import progress
-    from accuracy_eval.transfer import TransferOptions, transfer
+    from accuracy_eval.transfer import Options, transfer
 
+    options = Options(
+        port=port, identity_files=tuple(Path(i) for i in identities), accept_new=accept_new, timeout_s=timeout, resume=not no_resume,
+        dry_run=dry_run, ask=_ask,
+    )  # fmt: skip
     with progress("transfer", quiet=quiet, unit="bytes") as update:
-        moved = transfer(
-            list(sources),
-            destination,
-            options=TransferOptions(accept_new=accept_new, dry_run=dry_run),
-            progress=lambda d, t: update(d, t, ""),
-        )
+        moved = transfer(list(sources), destination, options=options, progress=lambda done, total: update(done, total, ""))
     if not quiet:
         for m in moved:
-            click.echo(str(m))
+            click.echo(_line(m))
     return 0
+
+
+def _ask(prompt: str) -> str | None:
+    """A passphrase or password from the terminal; None where there is none to ask."""
+    import sys
+
+    if not sys.stdin.isatty():
+        return None
+    answer: str = click.prompt(prompt, hide_input=True, err=True, prompt_suffix=" ")
+    return answer
+
+
+def _line(m: FileResult) -> str:
+    resumed = f", continued at {m.resumed_from}" if m.resumed_from else ""
+    digest = f"  sha256 {m.sha256}" if m.sha256 else ""
+    return f"{m.destination}: {m.action}, {m.size_bytes} bytes{resumed}{digest}"

@@ -1,0 +1,111 @@
+"""The metrics: one row each. This is the one place to add one.
+
+A row's `value` takes the totals of a pass to a number, an index, or None where the metric has no meaning (empty arrays, no finite
+pair, a zero reference for relative ones). No metric adds an epsilon to a denominator. Nothing here imports numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from accuracy_eval.metrics.totals import Totals, as_float, root
+
+Value = float | int | list[int] | None
+Better = Literal["lower", "higher", "info"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    definition  one sentence; a is actual, e expected, d = a - e; sums run over pairs of finite values
+    unit        "" for plain ratios
+    better      whether a smaller or a larger value is nearer to the expectation, or neither
+    number      spreadsheet number format
+    value       totals -> value
+    """
+
+    name: str
+    definition: str
+    unit: str
+    better: Better
+    number: str
+    value: Callable[[Totals], Value]
+
+
+def _if_valid(value: Callable[[Totals], Value]) -> Callable[[Totals], Value]:
+    return lambda t: value(t) if t.valid else None
+
+
+def _quantile(name: str) -> Callable[[Totals], Value]:
+    return lambda t: t.ulp_quantiles.get(name)
+
+
+SMALL, PLAIN, COUNT, PERCENT, DECIBEL, ULP, TEXT = "0.00E+00", "0.000000", "#,##0", "0.0000%", "0.00", "#,##0.00", "@"
+_QUANTILE = "{} of |ulp error|: exact to 65536 between codes; beyond that and for real values rounded up by at most 2^-10 of itself (2^-30 if that is more); beyond 2^64 (real: 2^83) the maximum"
+
+METRICS: dict[str, Metric] = {
+    m.name: m
+    for m in (
+        Metric("rel_fro", "‖d‖/‖e‖; 0 for equal arrays, none for a zero reference that is not met", "", "lower", SMALL, lambda t: t.rel_fro),
+        Metric("max_abs", "max |d|", "value", "lower", SMALL, _if_valid(lambda t: t.max_abs)),
+        Metric("max_abs_index", "where |d| is largest", "index", "info", TEXT, lambda t: t.index(t.max_abs_at)),
+        Metric("rmse", "√(Σd²/n)", "value", "lower", SMALL, _if_valid(lambda t: root(t.dd / t.valid))),
+        Metric("mse", "Σd²/n", "value²", "lower", SMALL, _if_valid(lambda t: as_float(t.dd / t.valid))),
+        Metric(
+            "cosine", "⟨a,e⟩/(‖a‖·‖e‖) within [-1, 1]; 1 for equal arrays, 0 if only one of them is zero", "", "higher", PLAIN,
+            lambda t: t.cosine,
+        ),
+        Metric("snr_db", "20·log10(‖e‖/‖d‖); +inf for equal arrays, none for a zero reference that is not met", "dB", "higher", DECIBEL,
+               lambda t: t.snr_db),
+        Metric("sym_diff", "1 - 2⟨a,e⟩/(‖a‖²+‖e‖²) = ‖d‖²/(‖a‖²+‖e‖²)", "", "lower", SMALL, lambda t: t.sym_diff),
+        Metric("max_scaled", "max |d|/max(1,|e|)", "", "lower", SMALL, _if_valid(lambda t: t.max_scaled)),
+        Metric("max_rel", "max |d|/|e| over e ≠ 0", "", "lower", SMALL, lambda t: t.max_rel),
+        Metric("max_rel_index", "where |d|/|e| is largest", "index", "info", TEXT, lambda t: t.index(t.max_rel_at)),
+        Metric("nonzero_where_expected_zero", "elements with e = 0 and a ≠ 0", "elements", "lower", COUNT, lambda t: t.nonzero_at_zero),
+        Metric("zero_reference", "1 if every finite expected value is zero", "", "info", COUNT, _if_valid(lambda t: int(t.ee == 0))),
+        Metric("ulp_max", "largest |ulp error|: code steps between codes of a format, else |d| in ulps of the actual's format at e",
+               "ulp", "lower", ULP, lambda t: t.ulp_max),
+        Metric("ulp_max_index", "where |ulp error| is largest", "index", "info", TEXT, lambda t: t.index(t.ulp_max_at)),
+        Metric("ulp_mean", "mean |ulp error|", "ulp", "lower", ULP, _if_valid(lambda t: t.ulp_abs / t.valid)),
+        Metric("ulp_p50", _QUANTILE.format("median"), "ulp", "lower", ULP, _quantile("ulp_p50")),
+        Metric("ulp_p99", _QUANTILE.format("99 % quantile"), "ulp", "lower", ULP, _quantile("ulp_p99")),
+        Metric("ulp_p999", _QUANTILE.format("99.9 % quantile"), "ulp", "lower", ULP, _quantile("ulp_p999")),
+        Metric("bias_ulp", "mean signed ulp error", "ulp", "info", ULP, _if_valid(lambda t: t.bias_ulp)),
+        Metric("bias_sigma", "mean(d·sgn e)/std(d); none if d is the same everywhere", "std", "info", PLAIN, lambda t: t.bias_sigma),
+        Metric("mismatch_count", "elements whose code is not the expected (rounded) one; NaN equals NaN, -0 is not +0", "elements", "lower",
+               COUNT, lambda t: t.mismatches),
+        Metric("value_mismatch_count", "mismatch_count without zeros of the wrong sign", "elements", "lower", COUNT,
+               lambda t: t.mismatches - t.zero_sign),
+        Metric("mismatch_fraction", "mismatch_count/n", "", "lower", PERCENT, lambda t: t.mismatches / t.n if t.n else None),
+        Metric("flips_up", "elements above the expected (rounded) value", "elements", "info", COUNT, lambda t: t.up),
+        Metric("flips_down", "elements below the expected (rounded) value", "elements", "info", COUNT, lambda t: t.down),
+        Metric("zero_sign_mismatch", "zeros of the wrong sign (part of mismatch_count)", "elements", "lower", COUNT, lambda t: t.zero_sign),
+        Metric("nonfinite_mismatch", "elements whose class (NaN, +Inf, -Inf, finite) is not the expected one", "elements", "lower", COUNT,
+               lambda t: t.nonfinite),
+        Metric("gain", "⟨a,e⟩/⟨e,e⟩: the scale that fits a best to e", "", "info", PLAIN, lambda t: t.gain),
+        Metric("gain_se", "standard error of gain from its residual", "", "info", SMALL, lambda t: t.gain_se),
+        Metric("inner_err_max", "max distance from e to the reals that round to a's code; 0 if every code is the rounded e", "value", "lower",
+               SMALL, lambda t: t.inner_max),
+        Metric("inner_err_index", "where that distance is largest", "index", "info", TEXT, lambda t: t.index(t.inner_max_at)),
+        Metric("budget_max", "max of that distance (between codes: of |d|) over the element's budget", "budgets", "lower", "0.00",
+               lambda t: t.budget_max),
+        Metric("budget_max_index", "where the budget is used most", "index", "info", TEXT, lambda t: t.index(t.budget_max_at)),
+        Metric("over_budget", "elements beyond their budget", "elements", "lower", COUNT, lambda t: t.over_budget),
+        Metric("worst_row_nsr", "largest ‖d‖/‖e‖ of a row", "", "lower", SMALL, lambda t: t.worst_row and t.worst_row[1]),
+        Metric("worst_row", "that row", "index", "info", COUNT, lambda t: t.worst_row and t.worst_row[0]),
+        Metric("worst_col_nsr", "largest ‖d‖/‖e‖ of a column", "", "lower", SMALL, lambda t: t.worst_col and t.worst_col[1]),
+        Metric("worst_col", "that column", "index", "info", COUNT, lambda t: t.worst_col and t.worst_col[0]),
+        Metric("worst_tile_nsr", "largest ‖d‖/‖e‖ of a 128×128 tile", "", "lower", SMALL, lambda t: t.worst_tile and t.worst_tile[1]),
+        Metric("worst_tile", "that tile's row and column, in tiles", "index", "info", TEXT, lambda t: t.worst_tile and list(t.worst_tile[0])),
+        Metric("count", "elements", "elements", "info", COUNT, lambda t: t.n),
+        Metric("finite_pairs", "elements finite on both sides", "elements", "info", COUNT, lambda t: t.valid),
+    )
+}  # fmt: skip
+
+
+def allclose_name(rtol: float, atol: float) -> str:
+    """Key under which the metrics hold the number of elements outside |d| <= atol + rtol·|e|."""
+    return f"allclose_violations[rtol={rtol:g},atol={atol:g}]"
