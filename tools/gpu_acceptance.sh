@@ -36,8 +36,20 @@ if part gemm; then
     seconds turbo-gemm-all-again $ae dump turbo-gemm -o "$work/gemm-again.h5" --device cuda
     $ae inspect "$work/gemm-all.h5" | head -2
     $ae inspect "$work/gemm-again.h5" | head -2
-    seconds turbo-gemm-cpu $ae dump turbo-gemm -o "$work/gemm-cpu.h5" --device cpu --repeats 1 --lane random
+    seconds turbo-gemm-cpu $ae dump turbo-gemm -o "$work/gemm-cpu.h5" --device cpu --repeats 1
     seconds turbo-gemm-compare $ae compare "$work/gemm-all.h5" "$work/gemm-cpu.h5" --to json,md -o "$out/turbo-gemm"
+fi
+if part models; then
+    seconds models-gpu $ae dump models --max-m "${MAX_M:-256}" -o "$work/models.h5" --device cuda
+    seconds models-compare $ae compare "$work/models.h5" --to json,md -o "$out/models"
+fi
+if part switches; then
+    shapes="--shape 64x64x64 --shape 512x128x256 --shape 256x128x1024 --shape 16x16x4096 --shape 1024x1024x4096"
+    formats="--format float32 --format bfloat16 --format float16"
+    seconds switches-gpu $ae dump --op gemm $shapes $formats --plugin "$PYTHONPATH/examples/switches.py" -o "$work/switches.h5" --device cuda
+    seconds wide-gpu $ae dump --op gemm $shapes --format float64 --format tfloat32 -o "$work/wide.h5" --device cuda
+    seconds switches-compare $ae compare "$work/switches.h5" --to json,md -o "$out/switches"
+    seconds wide-compare $ae compare "$work/wide.h5" --to json,md -o "$out/wide"
 fi
 for suite in smoke turbo-special edge; do
     part "${suite#turbo-}" || continue
