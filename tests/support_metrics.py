@@ -16,6 +16,10 @@ import numpy as np
 from accuracy_eval.formats import FORMATS, Format
 
 INF = math.inf
+NUMBERS = (
+    "rel_fro", "max_abs", "rmse", "mse", "cosine", "snr_db", "sym_diff", "max_scaled", "max_rel", "zero_reference", "ulp_max", "ulp_mean",
+    "ulp_p50", "ulp_p99", "ulp_p999", "bias_ulp", "bias_sigma", "gain", "gain_se",
+)  # fmt: skip
 
 
 def value_of(code: int, f: Format) -> float:
@@ -184,18 +188,22 @@ def truth(
             other_class[i] or (i in d and number(abs(d[i])) > atol + rtol * abs(e[i])) for i in range(n)
         )
     if f.bits <= 16:
-        distance = [distance_to_code(a[i], e[i], f, policy) if reference else (abs(d[i]) if i in d else INF * other_class[i] if other_class[i] else 0) for i in range(n)]
+        distance = [
+            distance_to_code(a[i], e[i], f, policy)
+            if reference
+            else (abs(d[i]) if i in d else INF * other_class[i] if other_class[i] else 0)
+            for i in range(n)
+        ]
         if reference:
             out["inner_err_max"] = max((float(v) for v in distance), default=None)
         if budget:
-            used = [0.0 if not v else INF if b == 0 or v == INF else 0.0 if b == INF else number(Fraction(v) / Fraction(b)) for v, b in zip(distance, budget, strict=True)]
+            used = [
+                0.0 if not v else INF if b == 0 or v == INF else 0.0 if b == INF else number(Fraction(v) / Fraction(b))
+                for v, b in zip(distance, budget, strict=True)
+            ]
             out["budget_max"] = max(used, default=None)
             out["over_budget"] = sum(float(v) > b for v, b in zip(distance, budget, strict=True))
-    names = (
-        "rel_fro max_abs rmse mse cosine snr_db sym_diff max_scaled max_rel zero_reference ulp_max ulp_mean ulp_p50 ulp_p99 ulp_p999 "
-        "bias_ulp bias_sigma gain gain_se"
-    ).split()
-    out.update(dict.fromkeys(names))
+    out.update(dict.fromkeys(NUMBERS))
     if not ok:
         return out
     dd, ee, aa = (sum((v[i] ** 2 for i in ok), Fraction(0)) for v in (d, y, x))
@@ -232,4 +240,8 @@ def truth(
 
 def random_codes(rng: np.random.Generator, f: Format, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Uniform bit patterns of a format."""
-    return rng.integers(0, 1 << f.bits, shape, np.uint64, endpoint=False).astype(f.storage) if f.bits < 64 else rng.integers(0, 1 << 63, shape, np.uint64) * np.uint64(2) + rng.integers(0, 2, shape, np.uint64)
+    return (
+        rng.integers(0, 1 << f.bits, shape, np.uint64, endpoint=False).astype(f.storage)
+        if f.bits < 64
+        else rng.integers(0, 1 << 63, shape, np.uint64) * np.uint64(2) + rng.integers(0, 2, shape, np.uint64)
+    )

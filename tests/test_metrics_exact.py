@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,9 @@ def check(m: Measured, t: dict[str, Any]) -> None:
             assert got is want, (name, got, want)
         elif name in ("ulp_p50", "ulp_p99", "ulp_p999"):
             exact = not m.reference and m.expected_format == m.actual_format and want < 65536
-            assert want >= 2**64 or got == want if exact else want >= 2**82 or want * (1 - 1e-15) <= got <= max(want * (1 + 2**-10), 2**-30), (name, got, want)
+            assert (
+                want >= 2**64 or got == want if exact else want >= 2**82 or want * (1 - 1e-15) <= got <= max(want * (1 + 2**-10), 2**-30)
+            ), (name, got, want)
         elif name == "gain":
             assert got == pytest.approx(want, rel=1e-13, abs=1e-13 * scale["gain"]), name
         elif name == "gain_se":
@@ -100,7 +103,9 @@ def references(f: Format, code: int) -> st.SearchStrategy[float]:
     v = v if math.isfinite(v) else f.max
     step = float(formats.ulp(v, f))
     near = st.floats(-2, 2).map(lambda x: v + x * step)
-    half = st.sampled_from([v, v + step / 2, v - step / 2, v - step / 4, math.nextafter(v + step / 2, 0), f.max + float(formats.ulp(f.max, f)) / 2])
+    half = st.sampled_from(
+        [v, v + step / 2, v - step / 2, v - step / 4, math.nextafter(v + step / 2, 0), f.max + float(formats.ulp(f.max, f)) / 2]
+    )
     return st.one_of(near, half, half.map(lambda x: -x), st.floats())
 
 
@@ -149,12 +154,14 @@ def test_codes_of_two_formats_are_compared_by_value(one: str, other: str) -> Non
     agree()
 
 
-@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float6_e3m2fn", "float4_e2m1fn", "int8"])
+@pytest.mark.parametrize(
+    "name", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float6_e3m2fn", "float4_e2m1fn", "int8"]
+)
 def test_every_code_against_every_boundary_has_the_inner_error_of_the_number_line(name: str) -> None:
     f = FORMATS[name]
     codes = list(range(1 << f.bits))
     values = sorted({abs(value_of(c, f)) for c in codes if math.isfinite(value_of(c, f))})
-    middles = [(x + y) / 2 for x, y in zip(values, values[1:], strict=False)]
+    middles = [(x + y) / 2 for x, y in pairwise(values)]
     reals = [*values, *middles, *(math.nextafter(x, 0) for x in middles), *(math.nextafter(x, math.inf) for x in middles), 2 * f.max]
     reals += [-x for x in reals]
     for real in reals[:: max(1, len(reals) // 40)]:
@@ -170,7 +177,9 @@ def test_every_pair_of_e4m3_codes_is_as_far_apart_as_counting_says() -> None:
     for e in finite[::5]:
         m = measure(Coded(np.array(finite, np.uint8), f.name), Coded(np.full(len(finite), e, np.uint8), f.name), top=300)
         found = {w.index[0]: abs(w.ulp) for w in m.worst_ulp}
-        assert found == {i: abs(place[value_of(c, f)] - place[value_of(e, f)]) for i, c in enumerate(finite) if value_of(c, f) != value_of(e, f)}
+        assert found == {
+            i: abs(place[value_of(c, f)] - place[value_of(e, f)]) for i, c in enumerate(finite) if value_of(c, f) != value_of(e, f)
+        }
 
 
 def test_bfloat16_steps_are_counted_for_all_65536_codes() -> None:

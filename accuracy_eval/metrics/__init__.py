@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["METRICS", "Measured", "Meter", "Metric", "allclose_name", "measure"]
 
-_HOME = {"METRICS": "registry", "Metric": "registry", "allclose_name": "registry", "Measured": "measured", "Meter": "meter", "measure": "meter"}
+_HOME = {
+    "METRICS": "registry",
+    "Metric": "registry",
+    "allclose_name": "registry",
+    "Measured": "measured",
+    "Meter": "meter",
+    "measure": "meter",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -298,7 +298,9 @@ class Meter:
     def result(self) -> Measured:
         """What was found. UsageError if rows are missing or a budget was negative or NaN."""
         if self._seen != self.rows and self.cols:
-            raise UsageError(f"rows {self._seen}…{self.rows - 1} of {self.rows} were never given; measure all of them before asking for a result")
+            raise UsageError(
+                f"rows {self._seen}…{self.rows - 1} of {self.rows} were never given; measure all of them before asking for a result"
+            )
         if self._counts[k.C_BAD_BUDGET]:
             raise UsageError(f"{self._counts[k.C_BAD_BUDGET]} budgets are negative or NaN; a budget is a number >= 0")
         totals = self._totals()
@@ -671,9 +673,7 @@ def _noise(parts: Values | None) -> NoiseMap | None:
 def _norm(buckets: Values) -> tuple[Values, NDArray[np.int64]]:
     """(mantissa, exponent) of the square root of three buckets of squares: the norm is mantissa·2^exponent."""
     middle, small, big = np.sqrt(buckets)
-    mantissa = np.where(
-        big > 0, np.hypot(big, middle * 2.0**-600), np.where(middle > 0, np.hypot(middle, small * 2.0**-600), small)
-    )
+    mantissa = np.where(big > 0, np.hypot(big, middle * 2.0**-600), np.where(middle > 0, np.hypot(middle, small * 2.0**-600), small))
     return mantissa, np.where(big > 0, 600, np.where(middle > 0, 0, -600))
 
 

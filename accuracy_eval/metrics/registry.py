@@ -44,12 +44,15 @@ def _quantile(name: str) -> Callable[[Totals], Value]:
 
 
 SMALL, PLAIN, COUNT, PERCENT, DECIBEL, ULP, TEXT = "0.00E+00", "0.000000", "#,##0", "0.0000%", "0.00", "#,##0.00", "@"
-_QUANTILE = "{} of |ulp error|: exact to 65536 between codes; beyond that and for real values rounded up by at most 2^-10 of itself (2^-30 if that is more); beyond 2^64 (real: 2^83) the maximum"
+_QUANTILE = (
+    "{} of |ulp error|: exact to 65536 between codes; beyond that and for real values rounded up by at most 2^-10 of itself "
+    "(2^-30 if that is more); beyond 2^64 (real: 2^83) the maximum"
+)
 
 METRICS: dict[str, Metric] = {
     m.name: m
     for m in (
-        Metric("rel_fro", "‖d‖/‖e‖; 0 for equal arrays, none for a zero reference that is not met", "", "lower", SMALL, lambda t: t.rel_fro),
+        Metric("rel_fro", "‖d‖/‖e‖; 0 for equal arrays, none where e is zero and a is not", "", "lower", SMALL, lambda t: t.rel_fro),
         Metric("max_abs", "max |d|", "value", "lower", SMALL, _if_valid(lambda t: t.max_abs)),
         Metric("max_abs_index", "where |d| is largest", "index", "info", TEXT, lambda t: t.index(t.max_abs_at)),
         Metric("rmse", "√(Σd²/n)", "value", "lower", SMALL, _if_valid(lambda t: root(t.dd / t.valid))),
@@ -58,7 +61,7 @@ METRICS: dict[str, Metric] = {
             "cosine", "⟨a,e⟩/(‖a‖·‖e‖) within [-1, 1]; 1 for equal arrays, 0 if only one of them is zero", "", "higher", PLAIN,
             lambda t: t.cosine,
         ),
-        Metric("snr_db", "20·log10(‖e‖/‖d‖); +inf for equal arrays, none for a zero reference that is not met", "dB", "higher", DECIBEL,
+        Metric("snr_db", "20·log10(‖e‖/‖d‖); +inf for equal arrays, none where e is zero and a is not", "dB", "higher", DECIBEL,
                lambda t: t.snr_db),
         Metric("sym_diff", "1 - 2⟨a,e⟩/(‖a‖²+‖e‖²) = ‖d‖²/(‖a‖²+‖e‖²)", "", "lower", SMALL, lambda t: t.sym_diff),
         Metric("max_scaled", "max |d|/max(1,|e|)", "", "lower", SMALL, _if_valid(lambda t: t.max_scaled)),
@@ -87,7 +90,7 @@ METRICS: dict[str, Metric] = {
                lambda t: t.nonfinite),
         Metric("gain", "⟨a,e⟩/⟨e,e⟩: the scale that fits a best to e", "", "info", PLAIN, lambda t: t.gain),
         Metric("gain_se", "standard error of gain from its residual", "", "info", SMALL, lambda t: t.gain_se),
-        Metric("inner_err_max", "max distance from e to the reals that round to a's code; 0 if every code is the rounded e", "value", "lower",
+        Metric("inner_err_max", "max distance from e to the reals that round to a's code; 0 where a is e rounded", "value", "lower",
                SMALL, lambda t: t.inner_max),
         Metric("inner_err_index", "where that distance is largest", "index", "info", TEXT, lambda t: t.index(t.inner_max_at)),
         Metric("budget_max", "max of that distance (between codes: of |d|) over the element's budget", "budgets", "lower", "0.00",
@@ -99,7 +102,7 @@ METRICS: dict[str, Metric] = {
         Metric("worst_col_nsr", "largest ‖d‖/‖e‖ of a column", "", "lower", SMALL, lambda t: t.worst_col and t.worst_col[1]),
         Metric("worst_col", "that column", "index", "info", COUNT, lambda t: t.worst_col and t.worst_col[0]),
         Metric("worst_tile_nsr", "largest ‖d‖/‖e‖ of a 128×128 tile", "", "lower", SMALL, lambda t: t.worst_tile and t.worst_tile[1]),
-        Metric("worst_tile", "that tile's row and column, in tiles", "index", "info", TEXT, lambda t: t.worst_tile and list(t.worst_tile[0])),
+        Metric("worst_tile", "its row and column, in tiles", "index", "info", TEXT, lambda t: t.worst_tile and list(t.worst_tile[0])),
         Metric("count", "elements", "elements", "info", COUNT, lambda t: t.n),
         Metric("finite_pairs", "elements finite on both sides", "elements", "info", COUNT, lambda t: t.valid),
     )

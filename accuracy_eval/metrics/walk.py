@@ -26,7 +26,7 @@ LANES = 128
 TILE = 128
 
 # scratch, one slot of 128 lanes each: values, ordinals, ulp error, rounded expectation, mismatch, inner error, squares of one row
-A, E, OA, OE, U, R, X, I, DD, EE = (LANES * i for i in range(10))
+A, E, OA, OE, U, R, X, INNER, DD, EE = (LANES * i for i in range(10))
 # column accumulators of the tile: Σd², Σe², Σa², Σa·e, Σd·e, Σd·sgn(e), Σ(d-c), Σ(d-c)², Σu, Σ|u|, max|d|, mismatches
 FIRST_COLUMN = LANES * 10
 CDD, CEE, CAA, CAE, CDE, CSG, CS1, CS2, CU, CAU, CMAX, CMIS = (FIRST_COLUMN + LANES * i for i in range(12))
@@ -40,7 +40,9 @@ SAME, VALUES, REFERENCE = range(3)
 SATURATE, INF, NAN = range(3)
 
 # integer parameters
-P_KIND_A, P_KIND_E, P_MODE, P_FRACTION, P_EMIN, P_FLOAT, P_POLICY, P_NEG_ZERO, P_SIGNED, P_HAS_ZERO, P_ZERO_FAST, P_BUDGET, P_ALL_ODD = range(13)
+P_KIND_A, P_KIND_E, P_MODE, P_FRACTION, P_EMIN, P_FLOAT, P_POLICY, P_NEG_ZERO, P_SIGNED, P_HAS_ZERO, P_ZERO_FAST, P_BUDGET, P_ALL_ODD = (
+    range(13)
+)
 P_COUNT = 13
 # float parameters: largest and smallest plain magnitude of either side, least plain expected, smallest normal of either side, the
 # format's limits: largest finite value, first value that rounds beyond it, the boundary there, smallest and lowest value
@@ -105,7 +107,7 @@ def exponent(x: Any) -> Any:
 
 
 @kernel
-def scaled(x: float, k: int) -> float:
+def scaled(x: float, k: int) -> Any:
     """x·2^k without an intermediate overflow."""
     while k > 1000:
         x *= 2.0**1000
@@ -140,7 +142,7 @@ def add_moments(sums: Any, b: int, n: float, mean: float, m2: float) -> None:
 
 
 @inline
-def fold(s: Any, at: int) -> float:
+def fold(s: Any, at: int) -> Any:
     """Sum of the 128 lanes at `at`, pairwise; overwrites them."""
     for j in range(64):
         s[at + j] += s[at + 64 + j]
@@ -179,7 +181,7 @@ def fill(s: Any, value: int, ordinal: int, kind: int, source: Any, tables: Any, 
             v = v if m >= 0x400 else np.float64(m) * 2.0**-24
             s[value + j] = v if h == m else -v
             s[ordinal + j] = np.float64(m if h == m else -m)
-    elif kind == FP32 or kind == TF32:
+    elif kind in (FP32, TF32):
         x32 = source[2][r, c : c + w]
         up = 0 if kind == FP32 else 13
         mask = 0x7FFFFFFF if kind == FP32 else 0x3FFFF
@@ -209,7 +211,7 @@ def code_at(kind: int, source: Any, r: int, c: int) -> Any:
     """The raw code as int64 (64-bit codes keep their bits); a real value's float64 bits."""
     if kind == TABLE8:
         return np.int64(source[0][r, c])
-    if kind == BF16 or kind == FP16:
+    if kind in (BF16, FP16):
         return np.int64(source[1][r, c])
     if kind == FP64:
         return np.uint64(source[3][r, c]).view(np.int64)
@@ -293,11 +295,11 @@ def inner_plain(s: Any, w: int, ip: Any) -> None:
         gap = from_bits((k + 1023) << 52)
         # a format under 53 bits has its boundaries in float64: the distance to one is then rounded once, relative to itself
         distance = (abs(e - a) - gap) if wide else (e - (a + gap) if e > a else (a - gap) - e)
-        s[I + j] = distance if (distance > 0.0) & (a != s[R + j]) else 0.0
+        s[INNER + j] = distance if (distance > 0.0) & (a != s[R + j]) else 0.0
 
 
 @kernel
-def rounded(e: float, ip: Any, fp: Any) -> float:
+def rounded(e: float, ip: Any, fp: Any) -> Any:
     """e rounded to the actual's format as a value: ties to even, overflow by the format's policy, NaN where it has no code."""
     if e != e:
         return e
@@ -322,7 +324,7 @@ def rounded(e: float, ip: Any, fp: Any) -> float:
 
 
 @kernel
-def inner_error(a: float, e: float, r: float, ip: Any, fp: Any) -> float:
+def inner_error(a: float, e: float, r: float, ip: Any, fp: Any) -> Any:
     """As inner_plain for any pair. The set of +Inf begins where rounding overflows; the set of a NaN is empty unless overflow gives
     NaN; an empty set, or a reference without a place on the line, is at distance +inf."""
     if a == r or (a != a and r != r):
@@ -350,7 +352,7 @@ def inner_error(a: float, e: float, r: float, ip: Any, fp: Any) -> float:
 
 
 @inline
-def bin_of(u: float, integral: bool) -> int:
+def bin_of(u: float, integral: bool) -> Any:
     """Histogram bin of |ulp error| u >= 0: bins are (low, high]."""
     if u == 0.0:
         return 0
@@ -405,9 +407,7 @@ def record(rec: Any, reci: Any, which: int, value: float, at: int) -> None:
 
 
 @kernel
-def plain_records(
-    s: Any, w: int, ip: Any, budget: Any, acc: Any, src_a: Any, src_e: Any, r: int, c: int, at: int
-) -> None:
+def plain_records(s: Any, w: int, ip: Any, budget: Any, acc: Any, src_a: Any, src_e: Any, r: int, c: int, at: int) -> None:
     """Look through a plain segment for new records; called only where a vector test says there is one."""
     rec, reci, topf, topi = acc[7], acc[8], acc[5], acc[6]
     last = topf.shape[1] - 1
@@ -442,8 +442,8 @@ def budget_records(s: Any, w: int, budget: Any, acc: Any, r: int, c: int, at: in
     """As plain_records for inner errors in units of the budget. A budget of 0 admits 0 only."""
     rec, reci = acc[7], acc[8]
     for j in range(w):
-        if s[I + j] > 0.0:
-            record(rec, reci, M_RATIO, s[I + j] / budget[r, c + j], at + j)
+        if s[INNER + j] > 0.0:
+            record(rec, reci, M_RATIO, s[INNER + j] / budget[r, c + j], at + j)
 
 
 @inline
@@ -772,21 +772,21 @@ def walk(
                     found = 0
                     most = rec[M_INNER]
                     for j in range(w):
-                        found += s[I + j] > most
+                        found += s[INNER + j] > most
                     if found > 0:
                         for j in range(w):
-                            record(rec, reci, M_INNER, s[I + j], at + j)
+                            record(rec, reci, M_INNER, s[INNER + j], at + j)
                 if has_budget:
                     if mode != REFERENCE:
                         for j in range(w):
-                            s[I + j] = abs(s[A + j] - s[E + j])
+                            s[INNER + j] = abs(s[A + j] - s[E + j])
                     bs = budget[r, c : c + w]
                     over = 0
                     bad = 0
                     found = 0
                     most = rec[M_RATIO] * SLACK
                     for j in range(w):
-                        b, i = bs[j], s[I + j]
+                        b, i = bs[j], s[INNER + j]
                         over += i > b
                         bad += not (b >= 0.0)
                         found += (i > 0.0) & (i > most * b)
