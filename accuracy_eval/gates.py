@@ -51,11 +51,11 @@ class Gate:
     round_expected: bool = False
 
     def matches(self, facts: Mapping[str, Any]) -> bool:
-        """Whether the gate applies to a tensor with these facts; a '+'-joined format matches when all its parts are listed."""
+        """Whether the gate applies to a tensor with these facts; a '+'-joined format matches when it is listed or all its parts are."""
         for name, allowed in self.applies.items():
             found = facts.get(name)
             if name == "format" and isinstance(found, str):
-                if not all(part in allowed for part in found.split("+")):
+                if found not in allowed and not all(part in allowed for part in found.split("+")):
                     return False
             elif found not in allowed:
                 return False

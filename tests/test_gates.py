@@ -37,7 +37,7 @@ def test_a_gate_applies_where_all_its_facts_match():
 
 def test_strict_snr_gates_are_strict():
     turbo = load_profile("turbo")
-    facts = {"op": "gemm", "family": "gemm", "format": "fp8_e4m3", "quantised": True, "lane": "random", "exact": False}
+    facts = {"op": "gemm", "family": "gemm", "format": "fp8_e4m3", "recipe": "rowwise", "quantised": True, "lane": "random", "exact": False}
     snr = next(g for g in turbo.applicable(facts) if g.name == "snr-e4m3")
     assert snr.judge({"snr_db": 25.0}).passed is False
     assert snr.judge({"snr_db": 25.0001}).passed is True
@@ -54,7 +54,7 @@ def test_each_16_bit_and_wider_format_has_its_allclose_gate():
 def test_a_profile_extends_another_and_replaces_gates_of_equal_name():
     p = parse_profile({"extends": "l3", "gate": [{**GATE, "name": "l3-rel-fro", "limit": 0.2, "source": "measured on my kernel"}]}, "mine")
     limits = {g.name: g.limit for g in p.gates}
-    assert limits == {"l3-max-scaled": 0.08, "l3-rel-fro": 0.2, "l3-cosine": 0.9999}
+    assert limits == {"l3-max-scaled": 0.08, "l3-rel-fro": 0.2, "l3-cosine": 0.9999, "exact-output": 0}
 
 
 @pytest.mark.parametrize(

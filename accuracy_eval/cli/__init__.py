@@ -16,6 +16,7 @@ _COMMANDS = {
     "inspect": "accuracy_eval.cli.files",
     "merge": "accuracy_eval.cli.files",
     "list": "accuracy_eval.cli.listing",
+    "gates": "accuracy_eval.cli.gates",
     "demo": "accuracy_eval.cli.demo",
 }
 _SUMMARIES = {
@@ -26,6 +27,7 @@ _SUMMARIES = {
     "inspect": "Print what a dump holds.",
     "merge": "Join shards and parts into one dump.",
     "list": "Print the ops, formats, suites, gates and devices there are.",
+    "gates": "Put known faults into results and show which gate catches them.",
     "demo": "Compare this machine with a packaged H200 dump and the reference.",
 }
 
