@@ -10,7 +10,7 @@ import support_datapath as exact
 
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.datapath.compositions import canonical, parse
-from accuracy_eval.datapath.evaluate import Problem, evaluate, problem_of
+from accuracy_eval.datapath.evaluation import Problem, evaluate, problem_of
 from accuracy_eval.datapath.orders import Order, ordered
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode, encode

@@ -9,7 +9,7 @@ from accuracy_eval.cpu_ref.gemm import gradient
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.datapath import explain, explain_gemm
 from accuracy_eval.datapath.compositions import canonical, parse
-from accuracy_eval.datapath.evaluate import Problem, evaluate, problem_of
+from accuracy_eval.datapath.evaluation import Problem, evaluate, problem_of
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.records import Coded
@@ -137,6 +137,25 @@ def test_a_bfloat16_output_is_consistent_but_not_identified(rule: str) -> None:
     e = explain(made_by(f"{rule} >bfloat16", a, b), a, b, layout="nt")
     assert e.status == "consistent, not identified"
     assert e.fraction == 1.0
+
+
+def test_a_bfloat16_output_of_permuted_k_is_never_identified() -> None:
+    a, b = operands(64, 48, 512, "bfloat16")
+    order = np.random.default_rng(1).permutation(512)
+    d = made_by("T16.25.23 fwd >bfloat16", Coded(a.codes[:, order], "bfloat16"), Coded(b.codes[:, order], "bfloat16"))
+    e = explain(d, a, b, layout="nt", tries=1500)
+    assert e.status != "identified"
+    assert e.evidence < 20
+
+
+def test_ties_that_differ_after_the_sums_only_do_not_unsettle_a_narrow_output() -> None:
+    rng = np.random.default_rng(8)
+    a, b = operands(64, 64, 256, "float8_e4m3fn")
+    gemm = Gemm(a, b, "nt", a_scale=rng.random((64, 1)).astype(np.float32), b_scale=rng.random((64, 1)).astype(np.float32))
+    d = Coded(evaluate(parse("T32.13.13 fwd *(ab) >bfloat16"), problem_of(gemm)), "bfloat16")
+    e = explain_gemm(d, gemm, unit="hopper")
+    assert e.status == "identified"
+    assert e.description.startswith("T32.13.13 fwd *")
 
 
 def test_a_lost_k_is_not_explained() -> None:

@@ -6,6 +6,7 @@ import math
 import zlib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -422,3 +423,10 @@ def test_rows_of_the_registry_are_distinct_and_say_where_they_come_from() -> Non
         assert (u.rule is None) == (u.certainty == "unknown")
         for f in u.formats:
             get_format(f)
+
+
+def test_every_unit_stands_in_the_documentation_with_its_rule_and_certainty() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "datapath.md").read_text()
+    for u in UNITS:
+        start, end = f"| {u.name} | {', '.join(u.formats)}", f"| {u.rule or '–'} | {u.out or '–'} | {u.certainty} | {u.source} |"
+        assert any(line.startswith(start) and line.endswith(end) for line in text.splitlines()), u.name

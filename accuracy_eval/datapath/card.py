@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from accuracy_eval.datapath.compositions import parse
-from accuracy_eval.datapath.evaluate import Problem, evaluate
+from accuracy_eval.datapath.evaluation import Problem, evaluate
 from accuracy_eval.datapath.expectations import EXPECTATIONS, same_answer
 from accuracy_eval.datapath.probes import INFORMATION, PROBES, Answer, Matmul, narrow, probe
 from accuracy_eval.datapath.products import gemm

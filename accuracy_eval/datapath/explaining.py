@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from accuracy_eval.cpu_ref.gemm import panels
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.datapath.compositions import Composition, canonical
-from accuracy_eval.datapath.evaluate import Problem, codes_of, evaluate, finish, join_pieces, piece_sums, problem_of
+from accuracy_eval.datapath.evaluation import Problem, codes_of, evaluate, finish, join_pieces, piece_sums, problem_of
 from accuracy_eval.datapath.hypotheses import Chain, by_signature, epilogues, joins, rules_for, stages
 from accuracy_eval.datapath.rules import Rule
 from accuracy_eval.datapath.units import UNITS, units_of
@@ -30,6 +30,7 @@ from accuracy_eval.records import Coded
 
 EVIDENCE = 20  # discriminating elements that identify
 FULL = 1 << 33  # products up to which every element is checked; beyond, SAMPLE elements
+MOST = 1 << 23  # and elements
 SAMPLE = 8192
 VERIFY = 256  # elements of the other half a survivor is first checked on
 CHUNK = 512  # elements evaluated together
@@ -37,6 +38,7 @@ TIES = 24  # ties that are checked and named
 SIMPLE = 2  # stages searched to their end, so that ties among simple compositions are complete
 BATCH = 64  # hypotheses between two looks at the clock of progress
 NEAR = 0.75  # fraction of the search elements that makes a survivor: a corrupted element must not hide the rest
+NEARLY = 2  # of those, how many that fail on a search element are checked further
 TRIES = 20_000
 CORRUPT = 1e-4  # fraction of the elements that may be corrupted before a composition counts as a near miss and the search goes on
 
@@ -50,7 +52,7 @@ class Explanation:
     description    the composition, in canonical spelling; the best one where none reproduces everything; "" where none was tried
     fraction       of the checked elements that it reproduces bit for bit (any NaN equals any NaN)
     status         "identified": all of them, on enough evidence · "consistent, not identified": all, but too few elements discriminate,
-                   or (outputs under 32 bits) another composition does as well · "unexplained"
+                   or (outputs under 32 bits) other sums do as well · "unexplained"
     evidence       elements where it agrees with the output and the correctly rounded truth does not
     checked, total elements compared and elements there are
     ties           other compositions that reproduce everything; more_ties counts those beyond the ones named
@@ -147,7 +149,7 @@ class _Search:
         self.problem = problem_of(gemm)
         self.unit, self.tries = unit, tries
         self.total = gemm.m * gemm.n
-        self.everything = self.total * gemm.k <= full
+        self.everything = self.total * gemm.k <= full and self.total <= MOST
         self.i, self.j = self._elements(gemm)
         self.actual = np.asarray(actual.codes)[self.i, self.j]
         self.nan = is_nan(self.actual, self.out)
@@ -161,6 +163,7 @@ class _Search:
             self.verify_half = self.search_half
         self.tried = 0
         self.losers: dict[Composition, float] = {}
+        self.matched: dict[Composition, NDArray[np.bool_]] = {}  # elements reproduced, of compositions checked everywhere
         self.promise: dict[tuple[str, Rule], float] = {}  # best fraction a rule has reached so far, whatever the order and pieces
         self.narrow = self.out.bits < 32
 
@@ -190,7 +193,9 @@ class _Search:
 
     def run(self) -> Explanation:
         correct = not self.differs.any()
-        candidates = by_signature(rules_for(self.problem, self.out.name, self.unit), self._bias())
+        candidates = rules_for(self.problem, self.out.name, self.unit)
+        if not self.narrow:  # the error of a narrow output is its own rounding: it says nothing of the sum
+            candidates = by_signature(candidates, self._bias())
         few = self._search_elements()
         sub = self.problem.at(self.i[few], self.j[few])
         for pre, rule in candidates:
@@ -291,21 +296,24 @@ class _Search:
     def _settle(self, survivors: Sequence[_Survivor], winners: list[_Survivor], best: _Survivor) -> _Survivor:
         """Check survivors on the other half, the best of them everywhere; the first that reproduces everything becomes the winner."""
         verify = self._spread(self.verify_half, VERIFY)
-        checked = [_Survivor(s.composition, self._fraction(s.composition, verify)) for s in survivors[:TIES]]
+        perfect = [s for s in survivors if s.fraction == 1.0]
+        near = [s for s in survivors if s.fraction < 1.0][:NEARLY]
+        checked = [_Survivor(s.composition, self._fraction(s.composition, verify)) for s in perfect[:TIES] + near]
         for s in checked:
             self._lose(s)
         for s in sorted(checked, key=lambda s: -s.fraction):
             if winners and s.fraction == 1.0:
                 winners.append(s)
             elif not winners and s.fraction >= max(0.9, best.fraction):
-                whole = _Survivor(s.composition, float(np.mean(self._everywhere(s.composition))))
+                self.matched[s.composition] = self._everywhere(s.composition)
+                whole = _Survivor(s.composition, float(np.mean(self.matched[s.composition])))
                 if whole.fraction == 1.0:
                     winners.append(whole)
                 else:
                     self._lose(whole)
                 best = max(best, whole, key=lambda x: x.fraction)
         if winners:
-            winners += [_Survivor(s.composition, 1.0) for s in survivors[TIES:] if s.fraction == 1.0]
+            winners += [_Survivor(s.composition, 1.0) for s in perfect[TIES:]]
         return best
 
     def _spread(self, half: NDArray[np.int64], count: int) -> NDArray[np.int64]:
@@ -346,7 +354,9 @@ class _Search:
         if not winners:
             if best.fraction < 0 and losers:
                 best = _Survivor(losers[0][0], 0.0)
-            matched = self._everywhere(best.composition)
+            matched = self.matched.get(best.composition)
+            if matched is None:
+                matched = self._everywhere(best.composition)
             rest = [x for x in losers if x[0] != best.composition][:1]
             return self._explanation(best.composition, matched, "unexplained", (), 0, rest, correct)
         first = winners[0].composition
@@ -358,9 +368,9 @@ class _Search:
         sample = self._spread(np.arange(len(self.i)), 4096)
         ties = [text for text, c in list(spelled.items())[:TIES] if self._at(c, sample).all()]
         more = max(len(spelled) - TIES, 0)
-        matched = self._everywhere(first)
+        matched = self.matched[first]
         evidence = int(np.count_nonzero(matched & self.differs))
-        alone = not ties or not self.narrow
+        alone = not self.narrow or all(_same_sums(spelled[t], canonical(first, k)) for t in ties)
         status: Status = "identified" if evidence >= EVIDENCE and alone else "consistent, not identified"
         return self._explanation(first, matched, status, tuple(ties), more, losers[:1], correct)
 
@@ -391,6 +401,11 @@ class _Search:
     def _takes(self, formats: tuple[str, ...]) -> bool:
         wanted = {"tfloat32" if "tfloat32" in formats and f == "float32" else f for f in (self.problem.a_format, self.problem.b_format)}
         return wanted <= set(formats)
+
+
+def _same_sums(x: Composition, y: Composition) -> bool:
+    """Whether two compositions differ only after the chains of blocks: in the join or the epilogue."""
+    return (x.pre, x.rule, x.order, x.pieces) == (y.pre, y.rule, y.order, y.pieces)
 
 
 def _same_unit(unit: Rule, rule: Rule) -> bool:

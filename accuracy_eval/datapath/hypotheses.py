@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from accuracy_eval.datapath import rules
 from accuracy_eval.datapath.compositions import SCALINGS, arithmetic
-from accuracy_eval.datapath.evaluate import Problem
+from accuracy_eval.datapath.evaluation import Problem
 from accuracy_eval.datapath.orders import FWD, Order, Pieces, cut, ordered, parse_order
 from accuracy_eval.datapath.rules import Rule, half, tfdpa
 from accuracy_eval.datapath.units import UNITS, Unit, units_of
