@@ -60,7 +60,7 @@ def product(
 ) -> Product:
     """Operands of `fmt`; `out` is the output's format, `fmt` by default. Values are scaled so that fp8 outputs stay in range.
 
-    draw  normal; cancellation (the second half of k undoes the first); tiny (times 2^-60); integers (-2 … 2)
+    draw  normal; cancellation (the second half of k undoes the first); tiny (times 2^-60); relu; integers (-2 … 2)
     """
     m, n, k = shape
     rng = np.random.default_rng([seed, m, n, k])
@@ -244,14 +244,12 @@ def lost_k(p: Product, severity: int) -> Fault:
 
 
 def transposed(p: Product, severity: int) -> Fault:
-    """Severity 1 and 2: of an output whose first rows or columns are right by chance."""
-    t = result(p).T.copy().reshape(p.truth.shape)
+    """Whole; with a last bit off here and there; with signs of zero lost."""
+    t = np.ascontiguousarray(result(p).T).reshape(p.truth.shape)
     if severity == 1:
-        t[:2] = result(p)[:2]
-        t[-1, ::7] = result(p)[-1, ::7]
-        t = result(p).T.copy().reshape(p.truth.shape)
+        t *= 1 + 2.0**-22
     if severity == 2:
-        t = t.astype(np.float32).astype(np.float64) * (1 + 2.0**-22)
+        t += 0.0
     return Fault("transposed", codes(p, t))
 
 
@@ -313,6 +311,33 @@ def truncated(p: Product, severity: int) -> Fault:
     return Fault("truncation-bias", codes(p, truncating_unit(p, 8, (0, 14, 12)[severity])))
 
 
-FAULTS: dict[str, Callable[[Product, int], Fault]] = {
-    f.__name__: f for f in (gain, rows, columns, block, periodic, zero_tail, k_tail, lost_k, transposed, nan, all_zero, constant)
-}
+def scale_ignored(p: Product, severity: int) -> Fault:
+    a, b = p.operands
+    bare_a, bare_b = decode(p.a.codes, p.a.format), decode(p.b.codes, p.b.format)
+    operand, pair = (("a", (bare_a, b)), ("b", (a, bare_b)), ("a, b", (bare_a, bare_b)))[severity]
+    return Fault("scale-ignored", codes(p, result(p, pair)), {"operand": operand})
+
+
+def scale_index(p: Product, severity: int) -> Fault:
+    """The first block of k for all; the next block; the next row."""
+    scale = p.scales["a_scale"]
+    moved = (np.repeat(scale[:, :1], scale.shape[1], axis=1), np.roll(scale, -1, axis=1), np.roll(scale, -1, axis=0))[severity]
+    a = decode(p.a.codes, p.a.format) * np.repeat(moved, p.k // scale.shape[1], axis=1)
+    return Fault("scale-index", codes(p, result(p, (a, p.operands[1]))), {"blocks": int((moved != scale).sum())})
+
+
+def flushed_operands(p: Product, severity: int) -> Fault:
+    a, b = p.operands
+    small = get_format(p.a.format).smallest_normal
+    a = np.where(np.abs(a) < small, 0, a)
+    b = b if severity == 0 else np.where(np.abs(b) < small, 0, b)
+    return Fault("flush-to-zero", codes(p, result(p, (a, b))))
+
+
+ANYWHERE: dict[str, Callable[[Product, int], Fault]] = {
+    "gain": gain, "rows": rows, "columns": columns, "block": block, "periodic": periodic, "zero-tail": zero_tail,
+    "transposed": transposed, "nan-in-actual": nan, "all-zero": all_zero, "constant": constant,
+}  # fmt: skip
+IN_PRODUCTS: dict[str, Callable[[Product, int], Fault]] = {"k-tail-missing": k_tail, "lost-k": lost_k}
+NARROWED: dict[str, Callable[[Product, int], Fault]] = {"tf32-like": tf32, "bf16-inputs-like": bf16_inputs}
+SCALED: dict[str, Callable[[Product, int], Fault]] = {"scale-ignored": scale_ignored, "scale-index": scale_index}

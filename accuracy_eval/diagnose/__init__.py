@@ -6,9 +6,9 @@ that fail whatever the gates say; `named` words a diagnosis that others made; `r
 
 from __future__ import annotations
 
-from accuracy_eval.diagnose.codes import CODES, NOT_NAMED, Code, diagnose, fails, named, structural
+from accuracy_eval.diagnose.codes import CODES, NOT_NAMED, Code, diagnose, fails, gate_cannot_fail, named, structural
 from accuracy_eval.diagnose.context import Context, Rows, context_of, rows_of
-from accuracy_eval.diagnose.facts import all_zero_value, gate_cannot_fail
+from accuracy_eval.diagnose.facts import all_zero_value
 from accuracy_eval.diagnose.reproduce import reproducer
 
 __all__ = [

@@ -6,14 +6,15 @@ devices, through `named`, so that every sentence has one home.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from accuracy_eval.diagnose import facts, places, products, scales, values
 from accuracy_eval.diagnose.context import Context, Finding, Look
 from accuracy_eval.messages import number
-from accuracy_eval.records import Diagnosis
+from accuracy_eval.records import Diagnosis, GateResult
 
 Rank = Literal["cause", "fact", "place", "note"]
 RANKS: tuple[Rank, ...] = ("cause", "fact", "place", "note")
@@ -123,17 +124,17 @@ CODES: dict[str, Code] = {
         Code("transposed", "cause", "the output is the transpose of what is expected", "rows and columns are exchanged",
              "check the layout of the output and the order of the operands", rule=places.transposed),
         Code("scale-ignored", "cause", "the scale of operand {operand} was not applied", "scales do not reach the result",
-             "check that the scale pointer is passed and not 1", ("operand",), products.scale_ignored, with_=("gain", *_PLACES)),
+             "check that the scale pointer is passed and not 1", ("operand",), products.scale_ignored, with_=("gain",)),
         Code("scale-swapped", "cause", "the scales of a and b were exchanged", "each operand got the other's scales",
              "check the order of scale arguments; many kernels compute the transposed product", rule=products.scale_swapped,
-             with_=("gain", *_PLACES)),
+             with_=("gain",)),
         Code("scale-index", "cause", "scales of operand {operand} were read at the wrong place ({blocks} of {total} blocks): {what}",
              "scale blocks do not belong to the data they multiply", "check block size, stride and swizzle of the scales", ("blocks",),
-             products.scale_index, with_=("gain", *_PLACES)),
+             products.scale_index, with_=("gain",)),
         Code("k-tail-missing", "cause", "products from k = {from_k} of {k} on are missing", "the last part of the contraction is lost",
-             "check the handling of a K that is no multiple of the tile", ("from_k",), products.k_tail_missing, with_=("lost-k", *_PLACES)),
+             "check the handling of a K that is no multiple of the tile", ("from_k",), products.k_tail_missing, with_=("lost-k",)),
         Code("lost-k", "cause", "the products of k = {k} of {total} are missing", "one index of the contraction is lost",
-             "check the tile boundaries at this k", ("k",), products.lost_one_k, with_=("k-tail-missing", *_PLACES)),
+             "check the tile boundaries at this k", ("k",), products.lost_one_k, with_=("k-tail-missing",)),
         Code("tf32-like", "cause", "the result is that of operands {how} to 10 fraction bits: TF32 is on", "TF32 replaced float32",
              "set allow_tf32 off (highest matmul precision), or state contract tf32", rule=products.tf32_like),
         Code("bf16-inputs-like", "cause", "the result is that of operands {how} to bfloat16", "operands were narrowed to bfloat16",
@@ -157,15 +158,15 @@ CODES: dict[str, Code] = {
              "the end of the output is zero", "check the last tile and the grid size", ("from_index",), places.zero_tail,
              (*_OUT, "transposed", "tail-flush", "flush-to-zero"), with_=("rows",)),
         Code("rows", "place", "rows {first} to {last} of {total} are wrong, the others are not{detail}", "whole rows are off",
-             "map the rows to tiles, batches or devices", ("first", "last"), places.rows, (*_OUT, "transposed", *_NARROW, "tail-flush")),
+             "map the rows to tiles, batches or devices", ("first", "last"), places.rows, (*_OUT, "transposed", *_PRODUCT, "tail-flush")),
         Code("columns", "place", "columns {first} to {last} of {total} are wrong, the others are not{detail}", "whole columns are off",
-             "map the columns to tiles or heads", ("first", "last"), places.columns, (*_OUT, "transposed", *_NARROW, "tail-flush")),
+             "map the columns to tiles or heads", ("first", "last"), places.columns, (*_OUT, "transposed", *_PRODUCT, "tail-flush")),
         Code("block", "place", "only rows {row_first} to {row_last}, columns {col_first} to {col_last} are wrong{detail}",
              "one rectangle is off", "map the rectangle to a tile", ("row_first", "row_last", "col_first", "col_last"), places.block,
-             (*_OUT, "transposed", *_NARROW, "zero-tail", "tail-flush", "range-violation")),
+             (*_OUT, "transposed", *_PRODUCT, "zero-tail", "tail-flush", "range-violation")),
         Code("periodic", "place", "every {modulus}th {what} from {which} on is wrong, the others are not{detail}",
              "errors repeat at a fixed distance", "look at vector lanes, interleaving and swizzles of this period",
-             ("axis", "modulus", "offset"), places.periodic, (*_OUT, "transposed", *_NARROW, "tail-flush")),
+             ("axis", "modulus", "offset"), places.periodic, (*_OUT, "transposed", *_PRODUCT, "tail-flush")),
         # notes
         Code("truncation-bias", "cause", "errors pull toward zero: {what}", "results are truncated, not rounded",
              "check the rounding mode of the cast or the width of the accumulator", ("bias_sigma",), values.truncation_bias,
@@ -213,7 +214,21 @@ def named(code: str, evidence: Mapping[str, Any] | None = None, **words: Any) ->
     return Diagnosis(code, row.sentence.format(**fields), given)
 
 
-def fails(diagnoses: list[Diagnosis]) -> bool:
+def gate_cannot_fail(gate: GateResult, largest: float | None, *, rtol: float = 0.0, atol: float = 0.0) -> Diagnosis | None:
+    """The diagnosis that an all-zero output would keep this gate, or None.
+
+    largest     largest finite |expected|; 0 and None answer None: there all-zero is right, or unknown
+    rtol, atol  tolerances of an `allclose_violations` gate
+    """
+    if not largest or not math.isfinite(largest):
+        return None
+    value = facts.all_zero_value(gate.metric, largest, rtol, atol)
+    if value is None or not facts.COMPARE[gate.comparison](value, gate.limit):
+        return None
+    return named("gate-cannot-fail", {"gate": gate.gate}, largest=largest)
+
+
+def fails(diagnoses: Iterable[Diagnosis]) -> bool:
     """Whether one of them is a FAIL whatever the gates say."""
     return any(d.code in CODES and CODES[d.code].fails for d in diagnoses)
 

@@ -18,7 +18,6 @@ from accuracy_eval.ops.spec import rows_and_columns
 from accuracy_eval.records import Case, Coded, OptionValue
 
 Rows = Callable[[int, int], NDArray[Any]]  # (first, end) -> [end - first, columns] of the tensor's 2-D view
-LOOK = 1 << 22  # elements of a tensor looked at again by one rule: 32 MiB of float64
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,12 @@ class Context:
     contract: str = ""
     contraction: int = 0
     encoding: Literal["ocp", "fnuz"] = "ocp"
+
+
+class Limits:
+    """elements  of a tensor that one rule looks at again: 32 MiB of float64."""
+
+    elements = 1 << 22
 
 
 def context_of(
@@ -118,9 +123,11 @@ class Look:
 
     @cached_property
     def quiet(self) -> bool:
-        """Nothing to explain: no code differs, or every element keeps its budget and the classes agree."""
-        if not self.metrics.get("mismatch_count"):
-            return True
+        """Nothing to explain: no value differs, or every element keeps its budget and the classes agree."""
+        return not self.metrics.get("value_mismatch_count") or self.within_budget
+
+    @cached_property
+    def within_budget(self) -> bool:
         budget = self.metrics.get("budget_max")
         return not self.exact and budget is not None and budget <= 1 and not self.metrics["nonfinite_mismatch"]
 
@@ -160,14 +167,14 @@ class Look:
     @cached_property
     def whole(self) -> tuple[Values, Values] | None:
         """Both sides, where they are small enough to be held."""
-        if not self.open or self.count > LOOK:
+        if not self.open or self.count > Limits.elements:
             return None
         return self.actual(0, self.rows), self.expected(0, self.rows)
 
     @cached_property
     def height(self) -> int:
         """Rows a rule may hold at a time; 0 where even one is too wide."""
-        return min(self.rows, LOOK // max(self.cols, 1))
+        return min(self.rows, Limits.elements // max(self.cols, 1))
 
     def bias(self, k: int) -> float:
         """Relative shift of a result that the contract allows: truncating adders and truncated operands pull toward zero.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from typing import Any
 
 from accuracy_eval.diagnose.context import Finding, Look
 from accuracy_eval.messages import number
-from accuracy_eval.records import GateResult
 
-_COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq}
+COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt, "==": operator.eq}
 
 
 def empty(look: Look) -> Finding | None:
@@ -64,7 +61,7 @@ def constant(look: Look) -> Finding | None:
 
 def negative_zero(look: Look) -> Finding | None:
     count = look.metrics.get("zero_sign_mismatch") or 0
-    if look.quiet:  # an underflow of either sign, within budget
+    if look.within_budget:  # an underflow of either sign, within budget
         return None
     return Finding({"count": count}, {"total": str(look.count)}) if count and count == look.metrics["mismatch_count"] else None
 
@@ -96,17 +93,3 @@ def all_zero_value(metric: str, largest: float, rtol: float = 0.0, atol: float =
         # e·(1 - rtol) <= atol holds for every |e| if it holds for the largest
         return 0.0 if largest <= atol + rtol * largest else 1.0
     return values.get(metric)
-
-
-def gate_cannot_fail(gate: GateResult, largest: float | None, *, rtol: float = 0.0, atol: float = 0.0) -> dict[str, Any] | None:
-    """Evidence and words for `gate-cannot-fail` if an all-zero output would keep this gate, else None.
-
-    largest     largest finite |expected|; 0 and None answer None: there all-zero is right, or unknown
-    rtol, atol  tolerances of an `allclose_violations` gate
-    """
-    if not largest or not math.isfinite(largest):
-        return None
-    value = all_zero_value(gate.metric, largest, rtol, atol)
-    if value is None or not _COMPARE[gate.comparison](value, gate.limit):
-        return None
-    return {"gate": gate.gate, "largest": number(largest)}

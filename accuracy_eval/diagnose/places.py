@@ -58,7 +58,8 @@ def bad_parts(look: Look, noise: NoiseMap | None, width: int) -> tuple[Mask, Mas
     if look.exact:
         bad = noise.mismatches > 0
         return _unless_chance(bad, neutral) if bad.any() else None
-    nsr = np.where((noise.error == 0) & (noise.reference == 0) & (noise.mismatches > 0), CAP, noise.nsr)
+    lost = (noise.error == 0) & (noise.reference == 0) & (noise.mismatches > 0) & (look.metrics["nonfinite_mismatch"] > 0)
+    nsr = np.where(lost, CAP, noise.nsr)  # nothing but NaN or Inf
     floor = look.fmt.eps / 16
     levels = np.clip(np.nan_to_num(nsr, nan=CAP, posinf=CAP), floor, CAP)
     counted = np.sort(levels[~neutral])

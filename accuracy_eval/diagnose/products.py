@@ -26,6 +26,8 @@ LONGEST = 1 << 17  # products per element beyond which no sample is drawn: 24 ro
 REST = 0.01  # of the error's energy may remain unexplained
 CLEAR = 10.0  # the error must have this many times the energy of output rounding before energies are compared
 COLLINEAR = 0.98  # cos² of error and truth beyond which a missing part of K cannot be told from a gain
+HALF = frozenset({"float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"})  # added up in float16, if narrowly
+COARSEST = 0.01  # energy of an error, of the truth's, beyond which it is not that of partial sums rounded to 16 bits
 FEWEST = 12  # clearly wrong elements that must be explained
 OPERANDS = frozenset({"a", "b", "c", "bias", "a_scale", "b_scale", "grad_d", "grad_d_scale"})
 
@@ -182,6 +184,8 @@ class Hypothesis:
 
 def explanations(look: Look) -> list[Hypothesis]:
     """The hypothesis that explains the sampled error, alone or, for the last k, with its twin; empty where none does or two differ."""
+    if look.context.lane == "coded":
+        return _coded_loss(look)
     s = sample(look)
     if s is None or not np.isfinite(s.x).all() or s.energy == 0 or s.x.size < 16:
         return []
@@ -221,6 +225,49 @@ def _twins(s: Sample, one: Hypothesis, other: Hypothesis) -> bool:
     """The last k alone is both a lost k and a missing tail."""
     last = s.problem.k - 1
     return {one.code, other.code} == {"lost-k", "k-tail-missing"} and [*one.evidence.values(), *other.evidence.values()] == [last, last]
+
+
+def _coded_loss(look: Look) -> list[Hypothesis]:
+    """A one-hot A gives each row one k: the rows that are zero say which k never arrived.
+
+    Of the k between the last that arrived and the first that did not, unseen by every row, the roundest is where kernels end.
+    """
+    p, noise = _problem(look), look.m.rows
+    if p is None or noise is None or look.quiet:
+        return []
+    wrong = noise.mismatches > 0
+    gone = wrong & (noise.error == noise.reference) & (noise.reference > 0)
+    if not gone.any() or (wrong != gone).any():
+        return []
+    seen = _single_k(p)
+    if seen is None:
+        return []
+    lost, kept = np.unique(seen[gone]), np.unique(seen[~gone])
+    nothing = np.empty((0, 0))
+    found = []
+    if lost.size == 1 and lost[0] not in kept:
+        found.append(Hypothesis("lost-k", {"k": int(lost[0])}, {"total": str(p.k)}, nothing))
+    if kept.size and kept[-1] < lost[0] and (lost.size > 1 or lost[0] == p.k - 1):
+        from_k = _roundest(int(kept[-1]) + 1, int(lost[0]), int(lost[0]))
+        found.append(Hypothesis("k-tail-missing", {"from_k": from_k}, {"k": str(p.k)}, nothing))
+    return found
+
+
+def _single_k(p: Gemm) -> Indices | None:
+    """The k of the only nonzero element of each row of op(A); None if A is not one-hot."""
+    codes = p.a.codes
+    places = []
+    for i in range(0, p.m, 128):
+        part = codes[i : i + 128] if p.layout[0] == "n" else codes[:, i : i + 128].T
+        if (np.count_nonzero(part, axis=1) != 1).any():
+            return None
+        places.append(np.argmax(part != 0, axis=1))
+    return np.concatenate(places)
+
+
+def _roundest(first: int, last: int, near: int) -> int:
+    """Of first … last the one with the largest power of two in it, the nearest to `near` of equals."""
+    return max(range(first, last + 1), key=lambda j: ((j & -j) if j else 1 << 30, -abs(j - near)))
 
 
 def _named(look: Look, code: str) -> Finding | None:
@@ -349,8 +396,10 @@ def _partials(s: Sample) -> Iterator[Hypothesis]:
     """Contiguous pieces of K whose sums are rounded to 16 bits before they are added, in float32 or in 16 bits."""
     k = s.problem.k
     lengths = {_up(_up(k, pieces) // pieces, g) for pieces in (2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64) for g in (1, 8, 16, 32, 64, 128)}
+    if k < 16 or s.energy > COARSEST * float(np.sum(s.t**2)):
+        return
     few = replace(s, a=s.a[::3], b=s.b[:, ::4], base=s.base[::3, ::4], x=s.x[::3, ::4], t=s.t[::3, ::4])
-    for length in sorted(n for n in lengths if 0 < n < k and k >= 16):
+    for length in sorted(n for n in lengths if 0 < n < k):
         for fmt in (get_format("bfloat16"), get_format("float16")):
             for wide in (True, False):
                 tried = _joined(few, length, fmt, wide)
@@ -359,13 +408,22 @@ def _partials(s: Sample) -> Iterator[Hypothesis]:
                     yield Hypothesis("reduced-partials", {"format": fmt.name}, words, _joined(s, length, fmt, wide))
 
 
+def _halved(values: Values, fmt: Format) -> Values:
+    """Rounded to float16 or bfloat16 (the latter by way of float32: a hypothesis may miss a tie in 2^16)."""
+    if fmt.name == "bfloat16":
+        return _narrow(values, 7)
+    with np.errstate(over="ignore"):
+        half: Values = values.astype(np.float16).astype(np.float64)
+    return half
+
+
 def _joined(s: Sample, length: int, fmt: Format, wide: bool) -> Values:
     """The result of pieces of `length` products rounded to `fmt`, added in float32 or better (`wide`) or in `fmt`."""
     sums = np.stack([s.a[:, i : i + length] @ s.b[i : i + length] for i in range(0, s.problem.k, length)])
-    parts = decode(encode(sums, fmt, overflow="saturate"), fmt)
+    parts = _halved(sums, fmt)
     total: Values = parts[0]
     for part in parts[1:]:
-        total = total + part if wide else decode(encode(total + part, fmt, overflow="saturate"), fmt)
+        total = total + part if wide else _halved(total + part, fmt)
     return np.asarray(s.alpha * total + s.base)
 
 
@@ -383,10 +441,13 @@ def missing_tail(s: Sample) -> tuple[int, Values] | None:
     best = int(np.argmin(rests))
     noise = rests[best] / s.x.size
     # within nine standard deviations of the least the k cannot be told apart: the roundest of them is where kernels end
-    near = np.flatnonzero(rests <= rests[best] + 9 * noise * max(1.0, np.sqrt(2.0 * s.x.size) / 4) + 1e-12 * s.energy)
-    near = near[np.abs(near - best) <= 8]
-    candidates = [best] if noise == 0 else near.tolist()
-    from_k = max(candidates, key=lambda j: ((j & -j) if j else 1 << 30, -abs(j - best)))
+    near = rests <= rests[best] + 9 * noise * max(1.0, np.sqrt(2.0 * s.x.size) / 4) + 1e-12 * s.energy
+    first, last = best, best
+    while first > 0 and near[first - 1]:
+        first -= 1
+    while last < k - 1 and near[last + 1]:
+        last += 1
+    from_k = _roundest(first, last, best)
     return from_k, s.t - a[:, from_k:] @ s.b[from_k:]
 
 
@@ -479,6 +540,8 @@ def accumulator_overflow(look: Look) -> Finding | None:
         return None
     found = _terms(look)
     if found is None:
+        return None
+    if not {f.format for n, f in look.context.inputs.items() if n in ("a", "b", "x")} <= HALF:
         return None
     products, held, truth = found
     top = get_format("float16").max

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.diagnose.context import LOOK, Finding, Look
+from accuracy_eval.diagnose.context import Finding, Limits, Look
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import FAMILIES, Values, decode, get_format, is_nan
 from accuracy_eval.messages import number
@@ -37,7 +37,7 @@ def gain(look: Look) -> Finding | None:
     if abs(g - 1) < smallest_gain(look) or min(abs(g - 1), abs(g)) <= 8 * se:
         return None
     residual = se * math.sqrt(m["finite_pairs"] - 1)
-    if residual > max(math.sqrt(EXPLAINED) * error, 1.5 * look.rounding * abs(g)) or not _everywhere(look, abs(g - 1), abs(g)):
+    if residual > max(math.sqrt(EXPLAINED) * min(error, abs(g)), 1.5 * look.rounding * abs(g)) or not _everywhere(look, abs(g - 1), abs(g)):
         return None
     exponent = round(math.log2(abs(g))) if g else 0
     power = g > 0 and exponent != 0 and abs(g / 2.0**exponent - 1) <= min(8 * se / g, 0.01) + look.fmt.eps / 16
@@ -77,16 +77,18 @@ def fp8_encoding(look: Look) -> Finding | None:
     """
     m = look.metrics
     g, se = m.get("gain"), m.get("gain_se")
-    if g not in (0.25, 0.5, 2.0, 4.0) or se != 0 or m["finite_pairs"] < 8:
+    if g is None or se is None or m["finite_pairs"] < 8:
+        return None
+    which = _operands_read_otherwise(look)
+    if which is not None:
+        return Finding({"gain": 2.0 ** round(math.log2(g))}, {"what": which})
+    if g not in (0.5, 2.0) or se != 0:
         return None
     two = (look.fmt.name, look.m.expected_format)
     same_bytes = two[0] != two[1] and look.fmt.family in ENCODED and get_format(two[1]).family == look.fmt.family
-    if same_bytes and g in (0.5, 2.0):
+    if same_bytes:
         return Finding({"gain": g}, {"what": "the output was"})
-    which = _operands_read_otherwise(look)
-    if which is not None:
-        return Finding({"gain": g}, {"what": which})
-    if g in (0.25, 4.0) or not look.metrics["nonfinite_mismatch"]:
+    if not look.metrics["nonfinite_mismatch"]:
         return None
     pairs = _pairs(look)
     for family in ENCODED:
@@ -111,9 +113,12 @@ def _operands_read_otherwise(look: Look) -> str | None:
         lines = int(is_nan(x.codes, other[0]).any(axis=axis).sum())
         gone.append(lines if lines < size else 0)
     total, g = look.rows * look.cols, look.metrics["gain"]
+    factor = 2.0 ** round(math.log2(g)) if g > 0 else 0.0
+    if not factor or abs(g / factor - 1) > look.fmt.eps + 8 * look.metrics["gain_se"] / g or look.metrics["gain_se"] > g / 64:
+        return None
     for which, (r, k) in {"operand a was": (gone[0], 0), "operand b was": (0, gone[1]), "both operands were": (gone[0], gone[1])}.items():
         both = which.startswith("both")
-        if (r or k) and g in ((0.25, 4.0) if both else (0.5, 2.0)) and total - (look.rows - r) * (look.cols - k) == wrong:
+        if (r or k) and factor in ((0.25, 4.0) if both else (0.5, 2.0)) and total - (look.rows - r) * (look.cols - k) == wrong:
             return which
     return None
 
@@ -126,11 +131,11 @@ def _pairs(look: Look) -> list[tuple[str, str]] | None:
     begin = 0 if first is None or look.whole else max(0, min(first // look.cols, look.rows - look.height))
     a, e = look.whole or (look.actual(begin, begin + look.height), look.expected(begin, begin + look.height))
     mark = 1e300  # for NaN, which no two of are equal; fp8 values end long before
-    both = np.where(np.isnan(a), mark, a) + 1j * np.where(np.isnan(e), mark, e)
-    pairs = np.unique(both[np.isfinite(a) | np.isfinite(e)])
-    if pairs.size > 512:
+    either = np.isfinite(a) | np.isfinite(e)
+    pairs = np.unique(np.stack([np.where(np.isnan(x), mark, x)[either][: 1 << 16] for x in (a, e)], axis=1), axis=0)
+    if len(pairs) > 512:
         return None
-    return [(_text(math.nan if p.real == mark else p.real), _text(math.nan if p.imag == mark else p.imag)) for p in pairs.tolist()]
+    return [(_text(math.nan if x == mark else x), _text(math.nan if y == mark else y)) for x, y in pairs.tolist()]
 
 
 def overflow_policy(look: Look) -> Finding | None:
@@ -201,7 +206,7 @@ def range_violation(look: Look) -> Finding | None:
     r = look.m.actual_range
     if bounds is None or r.low is None or r.high is None or look.context.actual is None or (bounds[0] <= r.low and r.high <= bounds[1]):
         return None
-    step = max(1, LOOK // max(look.cols, 1))
+    step = max(1, Limits.elements // max(look.cols, 1))
     for first in range(0, look.rows, step):
         values = look.actual(first, min(first + step, look.rows))
         out = np.flatnonzero((values < bounds[0]) | ((values > bounds[1]) & np.isfinite(values)))
