@@ -1,5 +1,7 @@
 """compare: who is off, judged from dumps whose faults are known."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from accuracy_eval.formats import decode, encode
 from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Attribution, CaseRecord, TensorRecord, Verdict
-from accuracy_eval.store import write_part
+from accuracy_eval.store import Dump, write_part
 
 SHAPE = (("m", 96), ("n", 64), ("k", 512))
 
@@ -189,3 +191,26 @@ def test_an_unknown_case_is_an_error(tmp_path):
     path = dump_with(tmp_path, "a", make_case("gemm", SHAPE), right)
     with pytest.raises(UsageError, match=r"case gemm\.m1: in none of the dumps"):
         compare_dumps(path, cases=["gemm.m1"])
+
+
+@pytest.mark.parametrize("fmt", ["float32", "float16", "bfloat16"])
+def test_metrics_agree_with_an_independent_computation_to_1e_12(tmp_path, fmt):
+    case = make_case("gemm", (("m", 512), ("n", 128), ("k", 256)), format=fmt, seed=42)
+    noise = np.random.default_rng(7)
+    path = dump_with(tmp_path, "a", case, lambda v, a, b: v * (1 + 1e-7 * noise.standard_normal(v.shape)))
+    (result,) = compare_dumps(path).tensors
+    codes = operand_codes(get_op("gemm"), case, "ocp")
+    # products of formats of at most 32 bits are exact in float64; fsum adds them without any error
+    a, b = (decode(codes[n], fmt) for n in "ab")
+    truth = np.array([[math.fsum(p) for p in row * b] for row in a])
+    with Dump.open(path) as d:
+        actual = decode(d.read(d.records[0], "d"), fmt)
+    error = (actual - truth).ravel()
+    ee, dd = math.fsum(truth.ravel() ** 2), math.fsum(error**2)
+    aa, ae = math.fsum(actual.ravel() ** 2), math.fsum((actual * truth).ravel())
+    metrics = result.sides[0].metrics
+    assert metrics["rel_fro"] == pytest.approx(math.sqrt(dd / ee), rel=1e-12)
+    assert metrics["snr_db"] == pytest.approx(10 * math.log10(ee / dd), rel=1e-12)
+    assert metrics["cosine"] == pytest.approx(ae / math.sqrt(aa * ee), rel=1e-12)
+    assert metrics["max_abs"] == pytest.approx(np.abs(error).max(), rel=1e-12)
+    assert metrics["gain"] == pytest.approx(ae / ee, rel=1e-12)
