@@ -139,6 +139,16 @@ def test_a_bfloat16_output_is_consistent_but_not_identified(rule: str) -> None:
     assert e.fraction == 1.0
 
 
+def test_a_near_miss_on_a_narrow_output_does_not_end_the_search() -> None:
+    a, b = operands(128, 128, 256, "bfloat16", seed=3)
+    d = made_by("T16.25.23 fwd c64 seq >bfloat16", a, b)
+    plain = evaluate(parse("T16.25.23 fwd >bfloat16"), Problem(a.codes, b.codes, "bfloat16", "bfloat16"))
+    assert 0 < np.count_nonzero(plain != d.codes) < 20
+    e = explain(d, a, b, layout="nt", unit="hopper")
+    assert e.fraction == 1.0
+    assert "T16.25.23 fwd c64 seq >bfloat16" in (e.description, *e.ties)
+
+
 def test_a_bfloat16_output_of_permuted_k_is_never_identified() -> None:
     a, b = operands(64, 48, 512, "bfloat16")
     order = np.random.default_rng(1).permutation(512)
