@@ -189,6 +189,8 @@ NOT_NAMED: dict[str, str] = {
 def diagnose(context: Context) -> list[Diagnosis]:
     """Named causes of what was measured, the most telling first; empty where nothing is sure. Same answer for the same context."""
     look = Look(context)
+    if look.truth is None:
+        look.truth = products.truth(look)
     for code in CODES.values():
         if code.rule is None or any(name in look.named for name in code.unless) or (look.quiet and code.needs_fault):
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from accuracy_eval.contracts import parse_contract
 from accuracy_eval.formats import Format, Values, decode, encode, get_format
 from accuracy_eval.metrics.measured import Measured
-from accuracy_eval.ops.spec import rows_and_columns
+from accuracy_eval.ops.spec import Panel, rows_and_columns
 from accuracy_eval.records import Case, Coded, OptionValue
 
 Rows = Callable[[int, int], NDArray[Any]]  # (first, end) -> [end - first, columns] of the tensor's 2-D view
@@ -26,7 +26,8 @@ class Context:
 
     measured   actual against its expectation
     actual     rows of actual codes (measured.actual_format)
-    expected   rows of expected codes (measured.expected_format), or of float64 values if the measurement was against real values
+    expected   rows of expected codes (measured.expected_format), or of float64 values if the measurement was against real values;
+               None: a GEMM's are computed from its inputs, row by row as asked for
     op … recipe, lane, direction, options   what was asked for; "" where unknown. options are the op's that differ from their default
     output     name of the output ("d", "da", "scale")
     inputs     operands as stored, scales included ("a_scale"); empty where unknown
@@ -92,6 +93,31 @@ class Finding:
     words: Mapping[str, str] = field(default_factory=dict)
 
 
+def rows_of_panels(panels: Callable[[], Iterator[Panel]]) -> Rows:
+    """Rows of a reference that is streamed in panels: it is run again from the start where an earlier row is asked for.
+
+    One panel is kept, so rows asked for in order cost one run.
+    """
+    state: dict[str, Any] = {"run": None, "first": 0, "rows": None}
+
+    def rows(first: int, end: int) -> NDArray[Any]:
+        if state["run"] is None or first < state["first"]:
+            state.update(run=panels(), first=0, rows=None)
+        parts, at = [], first
+        while at < end:
+            held = state["rows"]
+            if held is not None and at < state["first"] + len(held):
+                part = held[at - state["first"] : end - state["first"]]
+                parts.append(part)
+                at += len(part)
+            else:
+                panel = next(state["run"])
+                state.update(first=panel.first_row, rows=panel.values)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    return rows
+
+
 class Look:
     """A context with what several rules ask of it, computed once."""
 
@@ -101,6 +127,7 @@ class Look:
         self.metrics: Mapping[str, Any] = self.m.metrics
         self.rows, self.cols = rows_and_columns(self.m.shape)
         self.fmt: Format = get_format(self.m.actual_format)
+        self.truth: Rows | None = context.expected
         self.places: Any = None  # what `places.locate` found
         self.product: Any = None  # what `products.sample` drew
         self.hypotheses: Any = None  # what `products.explanations` chose
@@ -145,7 +172,7 @@ class Look:
     @property
     def open(self) -> bool:
         """Both sides can be looked at again."""
-        return self.context.actual is not None and self.context.expected is not None
+        return self.context.actual is not None and self.truth is not None
 
     def actual(self, first: int, end: int) -> Values:
         """Values of actual rows, float64."""
@@ -154,8 +181,8 @@ class Look:
 
     def expected(self, first: int, end: int) -> Values:
         """Values of expected rows, float64: the truth unrounded where the measurement was against real values."""
-        assert self.context.expected is not None
-        rows = np.asarray(self.context.expected(first, end))
+        assert self.truth is not None
+        rows = np.asarray(self.truth(first, end))
         return np.asarray(rows, np.float64) if rows.dtype.kind == "f" else decode(rows, self.m.expected_format)
 
     def rounded(self, expected: Values) -> Values:

@@ -7,6 +7,7 @@ F the energy that rounding to the output's format adds. A hypothesis with predic
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.cpu_ref.gemm import gradient
 from accuracy_eval.cpu_ref.operands import Gemm
-from accuracy_eval.diagnose.context import Finding, Look
+from accuracy_eval.diagnose.context import Finding, Look, Rows
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Format, Values, decode, encode, get_format, ulp
 
@@ -138,6 +139,33 @@ def _draw(look: Look) -> Sample | None:
         return None
     s = Sample(p, rows[good_rows], cols[good_cols], a[good_rows], b[:, good_cols], base, x, t, look.fmt)
     return s if _is_the_expectation(look, s) else None
+
+
+def truth(look: Look) -> Rows | None:
+    """Rows of the exact product, for a GEMM measured against real values whose expectation cannot be asked for; None for others.
+
+    Costs the multiplications of those rows; B is decoded by 1024 columns at a time.
+    """
+    p = _problem(look) if look.reference else None
+    if p is None:
+        return None
+
+    def rows(first: int, end: int) -> Values:
+        part, every = slice(first, end), slice(0, p.k)
+        out = np.empty((end - first, p.n))
+        with np.errstate(invalid="ignore", over="ignore"):
+            a = p.a_values(part, every)
+            for j in range(0, p.n, 1024):
+                cols = slice(j, min(j + 1024, p.n))
+                np.matmul(a, p.b_values(every, cols), out=out[:, cols])
+            out *= p.scalars[0]
+            if p.beta != 0:
+                out += p.scalars[1] * p.c_values(part)
+            if p.bias_values is not None:
+                out += p.bias_values
+        return out
+
+    return functools.lru_cache(maxsize=1)(rows)
 
 
 def _is_the_expectation(look: Look, s: Sample) -> bool:
