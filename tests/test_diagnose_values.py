@@ -357,8 +357,9 @@ def test_a_gate_that_zeros_would_pass_is_reported(
     found = gate_cannot_fail(gate(metric, comparison, limit), largest, rtol=rtol, atol=atol)
     assert (found is not None) == blind
     if found:
-        assert dict(found.evidence) == {"gate": "some-gate"}
-        assert found.sentence.startswith("gate some-gate cannot fail here: an all-zero output passes it; the largest expected is ")
+        d = named("gate-cannot-fail", {"gate": found["gate"]}, largest=found["largest"])
+        assert dict(d.evidence) == {"gate": "some-gate"}
+        assert d.sentence == f"gate some-gate cannot fail here: an all-zero output passes it; the largest expected is {found['largest']}"
 
 
 @pytest.mark.parametrize("largest", [0.0, None, float("inf")])

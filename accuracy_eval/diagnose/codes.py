@@ -216,8 +216,8 @@ def named(code: str, evidence: Mapping[str, Any] | None = None, **words: Any) ->
     return Diagnosis(code, row.sentence.format(**fields), given)
 
 
-def gate_cannot_fail(gate: GateResult, largest: float | None, *, rtol: float = 0.0, atol: float = 0.0) -> Diagnosis | None:
-    """The diagnosis that an all-zero output would keep this gate, or None.
+def gate_cannot_fail(gate: GateResult, largest: float | None, *, rtol: float = 0.0, atol: float = 0.0) -> dict[str, str] | None:
+    """What `named("gate-cannot-fail", …)` needs (gate, largest) if an all-zero output would keep this gate, else None.
 
     largest     largest finite |expected|; 0 and None answer None: there all-zero is right, or unknown
     rtol, atol  tolerances of an `allclose_violations` gate
@@ -227,7 +227,7 @@ def gate_cannot_fail(gate: GateResult, largest: float | None, *, rtol: float = 0
     value = facts.all_zero_value(gate.metric, largest, rtol, atol)
     if value is None or not facts.COMPARE[gate.comparison](value, gate.limit):
         return None
-    return named("gate-cannot-fail", {"gate": gate.gate}, largest=largest)
+    return {"gate": gate.gate, "largest": number(largest)}
 
 
 def fails(diagnoses: Iterable[Diagnosis]) -> bool:
