@@ -26,7 +26,7 @@ from accuracy_eval.messages import number
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import Meter
 from accuracy_eval.ops.spec import Inputs, Output, Panel, Reference, row_blocks, rows_and_columns
-from accuracy_eval.records import Case, Coded, Side, TensorResult, Verdict
+from accuracy_eval.records import Case, Coded, Diagnosis, Side, TensorResult, Verdict
 
 Codes = NDArray[Any]
 Rows = Callable[[int, int], Codes]  # (first, end) -> codes [end - first, columns] of the tensor's 2-D view
@@ -241,7 +241,7 @@ def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequ
 def _judge_measured(m: Measured, rounded: Measured, gates: Sequence[Gate], s: SideTensor) -> Side:
     """Gates and structural checks on one measurement: `m` against the truth, `rounded` against the rounded truth."""
     results = tuple(g.judge(rounded.metrics if g.round_expected else m.metrics) for g in gates)
-    found = tuple(structural(Context(m)))
+    found = tuple(d for d in structural(Context(m)) if not _within_the_edge(d, m))
     side = Side(s.label, s.format, s.sha256, Verdict.PASS, s.contract, reported(m), results, found, tuple(m.worst))
     if math.prod(s.shape) == 0:
         return replace(side, verdict=Verdict.INCONCLUSIVE, note="the output is empty: there is nothing to judge")
@@ -253,6 +253,11 @@ def _judge_measured(m: Measured, rounded: Measured, gates: Sequence[Gate], s: Si
     if s.contract and near is not None and near > NEAR_BUDGET and any(g.metric == "budget_max" for g in gates):
         return replace(side, verdict=Verdict.WARN, note=f"the worst element uses {number(100 * near, 3)} % of its budget")
     return side
+
+
+def _within_the_edge(d: Diagnosis, m: Measured) -> bool:
+    """An Inf where the rounded truth is the largest finite value, or the reverse, on elements whose budget spans the overflow threshold."""
+    return d.code in ("inf-in-actual", "inf-in-expected") and m.metrics.get("over_budget") == 0 and m.classes.nan_sets_equal
 
 
 def _name_the_cause(side: Side, s: SideTensor, case: Case, output: Output, found: _Found, inputs: Inputs) -> Side:
