@@ -58,7 +58,8 @@ def parse_case(text: str) -> Case:
     op_name, *fields = text.split(".")
     op = get_op(op_name)
     shape = []
-    while fields and (match := _DIM.match(fields[0])) and len(fields) > 1:
+    letters = {letter for dims in op.dims for letter in dims}
+    while fields and (match := _DIM.match(fields[0])) and match[1] in letters:
         shape.append((match[1], int(match[2])))
         fields.pop(0)
     layout = fields.pop(0) if fields and op.layouts != ("",) and fields[0] in op.layouts else ""

@@ -68,7 +68,7 @@ def test_a_wrong_id_says_which_field_is_wrong(text, message):
         (MNK, {"options": {"bias": True, "beta": 1.0}}, "bias and C together"),
         (MNK, {"seed": -1}, "seed -1 is negative"),
         (MNK, {"out_format": "float32", "format": "float64"}, "output float32 from float64"),
-        (MNK, {"lane": "exact", "options": {"alpha": 1.2}}, "power of two"),
+        (MNK, {"lane": "exact", "options": {"alpha": 1.2}}, "powers of two"),
     ],
 )
 def test_what_an_op_does_not_allow_is_refused_with_what_it_does(shape, more, message):
