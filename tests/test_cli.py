@@ -48,9 +48,10 @@ def test_help_and_version_import_nothing_heavy():
 
 
 def test_compare_of_two_dumps_needs_no_torch(dumps):
+    paths = [str(dumps / name) for name in ("ref.h5", "cpu.h5")]
     script = (
         "import sys; sys.modules['torch'] = None\n"
-        f"from accuracy_eval.cli import run; code = run(['compare', {str(dumps / 'ref.h5')!r}, {str(dumps / 'cpu.h5')!r}, '--to', 'none', '-q'])\n"
+        f"from accuracy_eval.cli import run; code = run(['compare', *{paths!r}, '--to', 'none', '-q'])\n"
         "assert code == 0, code"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

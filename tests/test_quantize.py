@@ -10,11 +10,11 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+from support_quantize import LARGEST, NAN, bf16, magnitudes, plain_quantise, round_to_element, values_of
 
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.quantize import RECIPES, dequantize, element_format, hadamard16, quantize
-from support_quantize import LARGEST, NAN, bf16, magnitudes, plain_quantise, round_to_element, values_of
 
 SMALL = np.zeros((2, 2), np.uint16)
 SHAPE = (37, 200)  # ragged under every block size

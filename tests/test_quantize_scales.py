@@ -8,10 +8,10 @@ from itertools import pairwise
 import ml_dtypes
 import numpy as np
 import pytest
+from support_quantize import EMAX, LARGEST, integer_exponent, magnitudes, values_of
 
 from accuracy_eval.errors import UsageError
 from accuracy_eval.quantize import RECIPES, SCALE_RULES, exponent_step_histogram, get_recipe, reference_scale, scale_rule
-from support_quantize import EMAX, LARGEST, integer_exponent, magnitudes, values_of
 
 MX_RULES = {"floor": "mxfp8", "ceil": "mxfp8_ceil", "rceil": "mxfp8_rceil", "even": "mxfp8_even"}
 POSITIVE = np.arange(1, 0x7F80, dtype=np.uint16)  # every positive finite bfloat16
