@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -80,11 +81,14 @@ def compare_dumps(
     joined = _join(entries, cases, keep)
     tensors: list[TensorResult] = []
     skipped: list[NotCompared] = []
-    for number, (key, records) in enumerate(joined.items(), 1):
-        for found in _compare_case(entries, records, profile, reference, cross_format, verify):
-            (skipped if isinstance(found, NotCompared) else tensors).append(found)  # type: ignore[arg-type]
-        if progress:
-            progress(number, len(joined), key[0])
+    with ExitStack() as stack:
+        for d in dumps:
+            stack.enter_context(d.kept_open())
+        for number, (key, records) in enumerate(joined.items(), 1):
+            for found in _compare_case(entries, records, profile, reference, cross_format, verify):
+                (skipped if isinstance(found, NotCompared) else tensors).append(found)  # type: ignore[arg-type]
+            if progress:
+                progress(number, len(joined), key[0])
     return _results(entries, profile, tensors, skipped, reference)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from accuracy_eval.errors import UsageError
 from accuracy_eval.threads import map_threads
 
+_THREADS_FROM = 1 << 20  # bytes: starting a thread costs as much as hashing 200 KB
 _BLOCK = 1 << 24  # bytes copied at a time where an array is not contiguous or not little-endian
 
 
@@ -30,8 +31,9 @@ def sha256_codes(codes: NDArray[Any]) -> str:
 
 
 def sha256_many(arrays: Iterable[NDArray[Any]], *, threads: int | None = None) -> list[str]:
-    """`sha256_codes` of several arrays, one thread an array, results in order."""
-    return map_threads(sha256_codes, arrays, threads=threads)
+    """`sha256_codes` of several arrays, results in order: one thread an array where there is enough to hash."""
+    work = list(arrays)
+    return map_threads(sha256_codes, work, threads=1 if sum(a.nbytes for a in work) < _THREADS_FROM else threads)
 
 
 def _blocks(codes: NDArray[Any]) -> Iterable[NDArray[Any]]:

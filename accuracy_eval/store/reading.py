@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import RLock
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +23,7 @@ from accuracy_eval.store.parts import part_files
 from accuracy_eval.store.schema import ROLES, Key, content_digest
 from accuracy_eval.threads import map_threads
 
+KEPT_OPEN = 8  # files at most: a folder of parts has one a case
 MAP_FROM_BYTES = 1 << 16  # smaller tensors are read, larger ones mapped
 
 
@@ -46,6 +50,9 @@ class Dump:
         self._contents = contents
         self._items: dict[Key, Item] = {i.entry.key: i for i in contents.items}
         self._verified: set[str] = set()
+        self._open: OrderedDict[Path, tuple[ExitStack, Any]] = OrderedDict()
+        self._keeping = 0
+        self._lock = RLock()
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -65,8 +72,24 @@ class Dump:
         self.close()
 
     def close(self) -> None:
-        """Nothing stays open between reads; mapped views keep their own hold on the file."""
+        """Nothing stays open between reads outside `kept_open`; mapped views keep their own hold on the file."""
         self._verified.clear()
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Inside the block the files read last stay open: opening one costs more than reading a small tensor."""
+        with self._lock:
+            self._keeping += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._keeping -= 1
+                self._close_all_but(KEPT_OPEN if self._keeping else 0)
+
+    def _close_all_but(self, count: int) -> None:
+        while len(self._open) > count:
+            self._open.popitem(last=False)[1][0].close()
 
     def record(self, case_id: str, candidate: str = "default") -> CaseRecord:
         """The record of that case and candidate; UsageError where the dump has none."""
@@ -155,6 +178,19 @@ class Dump:
                 count += check_structure(file, path)
         return count
 
+    @contextmanager
+    def _file(self, path: Path) -> Iterator[Any]:
+        """The open file, one thread at a time: HDF5 serialises its calls anyway."""
+        with self._lock:
+            if path not in self._open:
+                stack = ExitStack()
+                self._open[path] = stack, stack.enter_context(open_file(path))
+            self._open.move_to_end(path)
+            try:
+                yield self._open[path][1]
+            finally:
+                self._close_all_but(KEPT_OPEN if self._keeping else 0)
+
     def _stored(self, record: CaseRecord, tensor: str | TensorRecord) -> tuple[TensorRecord, Path]:
         t = self.tensor(record, tensor) if isinstance(tensor, str) else tensor
         file = self._item(record.id, record.candidate).entry.file
@@ -176,7 +212,7 @@ class Dump:
 
     def _read(self, t: TensorRecord, path: Path) -> Codes:
         h5py = import_h5py()
-        with open_file(path) as file:
+        with self._file(path) as file:
             ds = self._open_dataset(file, t, path)
             codes: NDArray[Any] = np.empty(t.shape, get_format(t.format).storage)
             if codes.size:
@@ -190,7 +226,7 @@ class Dump:
         dtype = get_format(t.format).storage
         if math.prod(t.shape) * dtype.itemsize < MAP_FROM_BYTES:
             return None
-        with open_file(path) as file:
+        with self._file(path) as file:
             ds = self._open_dataset(file, t, path)
             if ds.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS or ds.get_offset() % dtype.itemsize:
                 return None
