@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -104,7 +105,7 @@ class _Scratch:
     def __init__(self) -> None:
         self.lanes = np.zeros(k.SCRATCH)
         self.bins = np.zeros(k.LANES, np.int64)
-        self.histogram = np.zeros((2, k.HISTOGRAM), np.int64)
+        self.histogram = np.zeros(k.COUNTERS, np.int64)
 
 
 class Meter:
@@ -303,7 +304,9 @@ class Meter:
             )
         if self._counts[k.C_BAD_BUDGET]:
             raise UsageError(f"{self._counts[k.C_BAD_BUDGET]} budgets are negative or NaN; a budget is a number >= 0")
-        totals = self._totals()
+        worst, worst_ulp = self._worst(0), self._worst(1)
+        histogram = self._histogram()
+        totals = self._totals(worst_ulp, histogram)
         metrics: dict[str, Any] = {name: metric.value(totals) for name, metric in METRICS.items()}
         for (rtol, atol), violations in zip(self.specs, self._counts[k.C_ALLCLOSE :], strict=True):
             metrics[allclose_name(rtol, atol)] = int(violations)
@@ -314,9 +317,9 @@ class Meter:
             reference=self.expected is None,
             metrics=metrics,
             classes=self._classes(),
-            worst=self._worst(0),
-            worst_ulp=self._worst(1),
-            ulp_histogram=self._octaves(),
+            worst=worst,
+            worst_ulp=worst_ulp,
+            ulp_histogram=self._octaves(histogram),
             rows=_noise(self._row_parts),
             cols=_noise(self._col_parts),
             tiles=_noise(self._tile_parts),
@@ -324,24 +327,28 @@ class Meter:
             expected_range=_range(self._records[k.M_MIN_E], self._records[k.M_MAX_E]),
         )
 
-    @property
     def _histogram(self) -> NDArray[np.int64]:
         total = np.zeros(k.HISTOGRAM, np.int64)
         for scratch in self._all_scratch:
-            total += scratch.histogram.sum(axis=0)
+            total += scratch.histogram[k.GROUPS * k.NEAR :]
+            total[: k.NEAR] += scratch.histogram[: k.GROUPS * k.NEAR].reshape(k.GROUPS, k.NEAR).sum(axis=0)
         return total
 
-    def _totals(self) -> Totals:
+    def _totals(self, worst: tuple[WorstElement, ...], histogram: NDArray[np.int64]) -> Totals:
         counts = self._counts
         valid = int(counts[k.C_VALID])
         sums = _added(self._sums)[:, :, 0] if self._sums else np.zeros((k.S_COUNT, 3))
         square = {q: _joined(sums[q], 2) for q in (k.S_AA, k.S_EE, k.S_DD, k.S_AE, k.S_DE)}
-        worst = self._worst(1)
         maximum: int | float | None = None
         if valid:
             maximum = 0 if self._mode == k.SAME else 0.0
             if worst:
                 maximum = self._exact_ulp(worst[0]) if self._mode == k.SAME else abs(worst[0].ulp)
+
+        # between codes the histogram holds small errors exactly, and the walk sums the others only
+        exact_steps = int(np.arange(k.EXACT) @ histogram[: k.EXACT]) if self._mode == k.SAME else 0
+
+        countable = bool(np.isfinite(sums[[k.S_U, k.S_AU]]).all())
 
         def at(i: int) -> int | None:
             return int(self._places_of[i]) if self._places_of[i] >= 0 else None
@@ -359,11 +366,11 @@ class Meter:
             de=square[k.S_DE],
             bias=_joined(sums[k.S_SG], 1),
             spread=_spread(self._moments),
-            ulp_sum=float(sums[k.S_U, 0]),
-            ulp_abs=float(sums[k.S_AU, 0]),
+            ulp_sum=_joined(sums[k.S_U], 1) if countable else None,
+            ulp_abs=_joined(sums[k.S_AU], 1) + exact_steps if countable else None,
             ulp_max=maximum,
             ulp_max_at=self._tops[1][0][1] if self._tops[1] else None,
-            ulp_quantiles=self._quantiles(valid, maximum),
+            ulp_quantiles=self._quantiles(histogram, valid, maximum),
             max_abs=-self._tops[0][0][0] if self._tops[0] else 0.0,
             max_abs_at=self._tops[0][0][1] if self._tops[0] else None,
             max_rel=float(self._records[k.M_REL]) if nonzero else None,
@@ -399,37 +406,23 @@ class Meter:
         codes = np.array([element.actual_code, element.expected_code], self.actual.storage)
         return int(formats.ordinal_distance(codes[:1], codes[1:], self.actual)[0])
 
-    def _quantiles(self, valid: int, maximum: int | float | None) -> dict[str, int | float]:
+    def _quantiles(self, histogram: NDArray[np.int64], valid: int, maximum: int | float | None) -> dict[str, int | float]:
         """Nearest-rank quantiles of |ulp error|: the upper edge of the bin that holds the element, never above the maximum."""
         if not valid or maximum is None:
             return {}
-        reached = np.cumsum(self._histogram)
+        reached = np.cumsum(histogram)
+        edges = _edges(self._mode == k.SAME)
         out: dict[str, int | float] = {}
         for name, share in QUANTILES.items():
             rank = -(-valid * share.numerator // share.denominator)
-            i = int(np.searchsorted(reached, rank))
-            # the last bin holds all beyond it, and has no edge but the maximum
-            out[name] = maximum if i == k.HISTOGRAM - 1 else min(self._edge(i), maximum)
+            edge = min(float(edges[np.searchsorted(reached, rank)]), maximum)
+            out[name] = int(edge) if self._mode == k.SAME else edge
         return out
 
-    def _edge(self, i: int) -> int | float:
-        """Upper edge of histogram bin i."""
-        if self._mode == k.SAME and i < k.EXACT:
-            return i
-        if i == 0:
-            return 0.0
-        key = k.BIN_EXACT + i - k.EXACT if self._mode == k.SAME else k.BIN_ONE_REAL + i - 1
-        edge = float(np.int64((key + 1) << k.SHIFT).view(np.float64))
-        return int(edge) if self._mode == k.SAME else edge
-
-    def _octaves(self) -> tuple[tuple[float, int], ...]:
-        histogram = self._histogram
-        out: dict[float, int] = {}
-        for i in np.flatnonzero(histogram):
-            edge = self._edge(int(i)) if i < k.HISTOGRAM - 1 else math.inf
-            upper = edge if edge in (0, math.inf) else 2.0 ** math.ceil(math.log2(edge))
-            out[upper] = out.get(upper, 0) + int(histogram[i])
-        return tuple(out.items())
+    def _octaves(self, histogram: NDArray[np.int64]) -> tuple[tuple[float, int], ...]:
+        starts, uppers = _octave_starts(self._mode == k.SAME)
+        counts = np.add.reduceat(histogram, starts)
+        return tuple((float(uppers[i]), int(counts[i])) for i in np.flatnonzero(counts))
 
     def _classes(self) -> Classes:
         c = self._counts
@@ -446,25 +439,46 @@ class Meter:
         )
 
     def _worst(self, which: int) -> tuple[WorstElement, ...]:
+        top = self._tops[which]
         mask = (1 << 64) - 1
-        out = []
-        for _, flat, (a, e, u, b), code_a, code_e in self._tops[which]:
-            expected_code = code_e & mask
-            if self.expected is None:
-                expected_code = int(formats.encode(np.float64(e), self.actual, overflow=self.overflow))
-            out.append(
-                WorstElement(
-                    index=tuple(int(i) for i in np.unravel_index(flat, self.shape)) if self.shape else (),
-                    actual_code=code_a & mask,
-                    expected_code=expected_code,
-                    actual=a,
-                    expected=e,
-                    error=abs(a - e),
-                    ulp=u,
-                    budget=None if math.isnan(b) else b,
-                )
+        expected_codes = [code_e & mask for *_, code_e in top]
+        if self.expected is None and top:
+            values = np.array([values[1] for _, _, values, _, _ in top])
+            expected_codes = formats.encode(values, self.actual, overflow=self.overflow).tolist()
+        return tuple(
+            WorstElement(
+                index=tuple(int(i) for i in np.unravel_index(flat, self.shape)) if self.shape else (),
+                actual_code=code_a & mask,
+                expected_code=expected_code,
+                actual=a,
+                expected=e,
+                error=abs(a - e),
+                ulp=u,
+                budget=None if math.isnan(b) else b,
             )
-        return tuple(out)
+            for (_, flat, (a, e, u, b), code_a, _), expected_code in zip(top, expected_codes, strict=True)
+        )
+
+
+@cache
+def _edges(integral: bool) -> Values:
+    """Upper edge of every histogram bin; that of the last is +inf, since it holds all beyond it."""
+    first, key = (k.EXACT, k.BIN_EXACT) if integral else (1, k.BIN_ONE_REAL)
+    out = np.arange(k.HISTOGRAM, dtype=np.float64)
+    out[first:] = ((np.arange(k.HISTOGRAM - first) + key + 1) << k.SHIFT).view(np.float64)
+    out[-1] = np.inf
+    return out
+
+
+@cache
+def _octave_starts(integral: bool) -> tuple[NDArray[np.int64], Values]:
+    """(first bin, upper edge) of every power of two: bins up to that edge and above the one before belong to it."""
+    edges = _edges(integral)
+    upper = np.zeros(k.HISTOGRAM)
+    upper[1:-1] = 2.0 ** np.ceil(np.log2(edges[1:-1]))
+    upper[-1] = np.inf
+    starts = np.flatnonzero(np.diff(upper, prepend=-1.0))
+    return starts, upper[starts]
 
 
 # ---- parameters of the walk ----

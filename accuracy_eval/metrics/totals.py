@@ -50,7 +50,7 @@ class Totals:
     aa ee dd ae de     Σa², Σe², Σd², Σa·e, Σd·e
     bias               Σd·sgn(e)
     spread             Σ(d - mean d)²
-    ulp_sum, ulp_abs   Σ of signed and absolute ulp errors
+    ulp_sum, ulp_abs   Σ of signed and absolute ulp errors; None where one of them is beyond float64
     ulp_max            exact integer between codes of one format; None without a finite pair
     ulp_quantiles      quantile -> ulp error
     max_*, *_at        largest value of its kind and flat index of its first occurrence met; None where there is none
@@ -66,8 +66,8 @@ class Totals:
     de: Fraction
     bias: Fraction
     spread: Fraction
-    ulp_sum: float
-    ulp_abs: float
+    ulp_sum: Fraction | None
+    ulp_abs: Fraction | None
     ulp_max: int | float | None
     ulp_max_at: int | None
     ulp_quantiles: Mapping[str, int | float]
@@ -147,8 +147,15 @@ class Totals:
 
     @property
     def bias_ulp(self) -> float | None:
-        """Mean signed ulp error; none where errors of both signs are beyond float64."""
-        return None if not self.valid or math.isnan(self.ulp_sum) else self.ulp_sum / self.valid
+        """Mean signed ulp error; none where one is beyond float64."""
+        return None if not self.valid or self.ulp_sum is None else as_float(self.ulp_sum / self.valid)
+
+    @property
+    def ulp_mean(self) -> float | None:
+        """Mean |ulp error|; +inf where one is beyond float64."""
+        if not self.valid:
+            return None
+        return math.inf if self.ulp_abs is None else as_float(self.ulp_abs / self.valid)
 
     @property
     def bias_sigma(self) -> float | None:

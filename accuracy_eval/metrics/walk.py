@@ -25,12 +25,13 @@ from accuracy_eval.jit import inline, kernel
 LANES = 128
 TILE = 128
 
-# scratch, one slot of 128 lanes each: values, ordinals, ulp error, rounded expectation, mismatch, inner error, squares of one row
-A, E, OA, OE, U, R, X, INNER, DD, EE = (LANES * i for i in range(10))
-# column accumulators of the tile: Σd², Σe², Σa², Σa·e, Σd·e, Σd·sgn(e), Σ(d-c), Σ(d-c)², Σu, Σ|u|, max|d|, mismatches
-FIRST_COLUMN = LANES * 10
-CDD, CEE, CAA, CAE, CDE, CSG, CS1, CS2, CU, CAU, CMAX, CMIS = (FIRST_COLUMN + LANES * i for i in range(12))
-SCRATCH = FIRST_COLUMN + LANES * 12
+# scratch, one slot of 128 lanes each: values, ordinals, ulp error, rounded expectation, mismatch, inner error, sums of a row
+A, E, OA, OE, U, R, X, INNER, FOLD = (LANES * i for i in range(9))
+# column accumulators of the tile: Σd², Σe², Σa², Σa·e, Σd·e, Σd·sgn(e), Σ(d-c), Σ(d-c)², Σu, Σ|u|, max|d|, mismatches, and Σe² of
+# segments that are equal, which is their Σa² and Σa·e too
+FIRST_COLUMN = LANES * 9
+CDD, CEE, CAA, CAE, CDE, CSG, CS1, CS2, CU, CAU, CMAX, CMIS, CEQ = (FIRST_COLUMN + LANES * i for i in range(13))
+SCRATCH = FIRST_COLUMN + LANES * 13
 
 # storage kinds
 TABLE8, BF16, FP16, FP32, TF32, FP64, INT32, REAL = range(8)
@@ -80,6 +81,9 @@ REAL_FLOOR = 2.0**-30
 BIN_ONE_REAL = (int(np.float64(REAL_FLOOR).view(np.int64)) - 1) >> SHIFT
 BIN_EXACT = (int(np.float64(EXACT).view(np.int64)) - 1) >> SHIFT
 HISTOGRAM = EXACT + (49 << SUB_BITS)
+# before it, the bins below 1024 once more for each of four groups of lanes: one counter hit over and over stalls on its own store
+NEAR, GROUPS = 1024, 4
+COUNTERS = GROUPS * NEAR + HISTOGRAM
 
 UP600, DOWN600 = 2.0**600, 2.0**-600
 WIDE_LOW, WIDE_HIGH = 2.0**-400, 2.0**400
@@ -142,10 +146,7 @@ def add_moments(sums: Any, b: int, n: float, mean: float, m2: float) -> None:
 
 
 @inline
-def fold(s: Any, at: int) -> Any:
-    """Sum of the 128 lanes at `at`, pairwise; overwrites them."""
-    for j in range(64):
-        s[at + j] += s[at + 64 + j]
+def fold_half(s: Any, at: int) -> Any:
     for j in range(32):
         s[at + j] += s[at + 32 + j]
     for j in range(16):
@@ -153,6 +154,58 @@ def fold(s: Any, at: int) -> Any:
     for j in range(8):
         s[at + j] += s[at + 8 + j]
     return ((s[at] + s[at + 4]) + (s[at + 2] + s[at + 6])) + ((s[at + 1] + s[at + 5]) + (s[at + 3] + s[at + 7]))
+
+
+@inline
+def fold(s: Any, at: int) -> Any:
+    """Sum of the 128 lanes at `at`, pairwise; overwrites them."""
+    for j in range(64):
+        s[at + j] += s[at + 64 + j]
+    return fold_half(s, at)
+
+
+@inline
+def bf16_value(h: Any) -> Any:
+    return np.float64(np.uint32(h << 16).view(np.float32))
+
+
+@inline
+def fp16_value(h: Any) -> Any:
+    m = h & 0x7FFF
+    # rebias by 112; an all-ones exponent takes another 112 to float32's all-ones
+    wide = (m << 13) + ((112 << 23) if m < 0x7C00 else (224 << 23))
+    v = np.float64(np.uint32(wide).view(np.float32))
+    v = v if m >= 0x400 else np.float64(m) * 2.0**-24
+    return v if h == m else -v
+
+
+@inline
+def fp32_value(h: Any) -> Any:
+    return np.float64(np.uint32(h).view(np.float32))
+
+
+@inline
+def signed(h: Any, mask: int) -> Any:
+    """Place of a sign-magnitude code on the number line."""
+    m = h & mask
+    return m if h == m else -m
+
+
+@inline
+def fold_square(s: Any, at: int) -> Any:
+    """Sum of the squares of the 128 lanes at `at`."""
+    for j in range(64):
+        s[FOLD + j] = s[at + j] * s[at + j] + s[at + 64 + j] * s[at + 64 + j]
+    return fold_half(s, FOLD)
+
+
+@inline
+def fold_square_of_difference(s: Any) -> Any:
+    """Σ(a - e)² of the lanes."""
+    for j in range(64):
+        x, y = s[A + j] - s[E + j], s[A + 64 + j] - s[E + 64 + j]
+        s[FOLD + j] = x * x + y * y
+    return fold_half(s, FOLD)
 
 
 @inline
@@ -166,30 +219,21 @@ def fill(s: Any, value: int, ordinal: int, kind: int, source: Any, tables: Any, 
     elif kind == BF16:
         x16 = source[1][r, c : c + w]
         for j in range(w):
-            h = np.int64(x16[j])
-            s[value + j] = np.float64(np.uint32(h << 16).view(np.float32))
-            m = h & 0x7FFF
-            s[ordinal + j] = np.float64(m if h == m else -m)
+            s[value + j] = bf16_value(np.int64(x16[j]))
     elif kind == FP16:
         x16 = source[1][r, c : c + w]
         for j in range(w):
-            h = np.int64(x16[j])
-            m = h & 0x7FFF
-            # rebias by 112; an all-ones exponent takes another 112 to float32's all-ones
-            wide = (m << 13) + ((112 << 23) if m < 0x7C00 else (224 << 23))
-            v = np.float64(np.uint32(wide).view(np.float32))
-            v = v if m >= 0x400 else np.float64(m) * 2.0**-24
-            s[value + j] = v if h == m else -v
-            s[ordinal + j] = np.float64(m if h == m else -m)
-    elif kind in (FP32, TF32):
+            s[value + j] = fp16_value(np.int64(x16[j]))
+    elif kind == FP32:
         x32 = source[2][r, c : c + w]
-        up = 0 if kind == FP32 else 13
-        mask = 0x7FFFFFFF if kind == FP32 else 0x3FFFF
+        for j in range(w):
+            s[value + j] = fp32_value(np.int64(x32[j]))
+    elif kind == TF32:
+        x32 = source[2][r, c : c + w]
         for j in range(w):
             h = np.int64(x32[j])
-            s[value + j] = np.float64(np.uint32(h << up).view(np.float32))
-            m = h & mask
-            s[ordinal + j] = np.float64(m if h == m else -m)
+            s[value + j] = fp32_value(h << 13)
+            s[ordinal + j] = np.float64(signed(h, 0x3FFFF))
     elif kind == INT32:
         x32 = source[2][r, c : c + w]
         for j in range(w):
@@ -204,6 +248,51 @@ def fill(s: Any, value: int, ordinal: int, kind: int, source: Any, tables: Any, 
         xr = source[4][r, c : c + w]
         for j in range(w):
             s[value + j] = xr[j]
+
+
+@inline
+def pair(s: Any, w: int, kind: int, src_a: Any, src_e: Any, r: int, c: int) -> Any:
+    """fill and compare_codes in one loop, for the formats that matter most. Returns (lanes that are not finite, up, down)."""
+    odd: Any = 0
+    up = 0
+    down = 0
+    if kind == FP32:
+        a32, e32 = src_a[2][r, c : c + w], src_e[2][r, c : c + w]
+        for j in range(w):
+            g, h = np.int64(a32[j]), np.int64(e32[j])
+            s[A + j] = fp32_value(g)
+            s[E + j] = fp32_value(h)
+            u = signed(g, 0x7FFFFFFF) - signed(h, 0x7FFFFFFF)
+            s[U + j] = np.float64(u)
+            s[X + j] = 1.0 if u != 0 else 0.0
+            odd += ((g & 0x7FFFFFFF) >= 0x7F800000) | ((h & 0x7FFFFFFF) >= 0x7F800000)
+            up += u > 0
+            down += u < 0
+    elif kind == BF16:
+        a16, e16 = src_a[1][r, c : c + w], src_e[1][r, c : c + w]
+        for j in range(w):
+            g, h = np.int64(a16[j]), np.int64(e16[j])
+            s[A + j] = bf16_value(g)
+            s[E + j] = bf16_value(h)
+            u = signed(g, 0x7FFF) - signed(h, 0x7FFF)
+            s[U + j] = np.float64(u)
+            s[X + j] = 1.0 if u != 0 else 0.0
+            odd += ((g & 0x7FFF) >= 0x7F80) | ((h & 0x7FFF) >= 0x7F80)
+            up += u > 0
+            down += u < 0
+    else:
+        a16, e16 = src_a[1][r, c : c + w], src_e[1][r, c : c + w]
+        for j in range(w):
+            g, h = np.int64(a16[j]), np.int64(e16[j])
+            s[A + j] = fp16_value(g)
+            s[E + j] = fp16_value(h)
+            u = signed(g, 0x7FFF) - signed(h, 0x7FFF)
+            s[U + j] = np.float64(u)
+            s[X + j] = 1.0 if u != 0 else 0.0
+            odd += ((g & 0x7FFF) >= 0x7C00) | ((h & 0x7FFF) >= 0x7C00)
+            up += u > 0
+            down += u < 0
+    return odd, up, down
 
 
 @inline
@@ -365,18 +454,21 @@ def bin_of(u: float, integral: bool) -> Any:
 
 @inline
 def bins(s: Any, q: Any, w: int, integral: bool) -> None:
-    """bin_of for every lane, into q."""
+    """Counter of every lane's bin, into q; Σ|u| of what the histogram does not hold exactly."""
     if integral:
         for j in range(w):
             u = abs(s[U + j])
-            near = np.int64(u if u < EXACT else 0.0)
+            exact = np.int64(u if u < EXACT else 0.0)
             far = min(EXACT + (((bits(u) - 1) >> SHIFT) - BIN_EXACT), HISTOGRAM - 1)
-            q[j] = near if u < EXACT else far
+            near = (j & (GROUPS - 1)) * NEAR
+            s[CAU + j] += 0.0 if u < EXACT else u
+            q[j] = exact + (near if u < NEAR else GROUPS * NEAR) if u < EXACT else far + GROUPS * NEAR
     else:
         for j in range(w):
             u = abs(s[U + j])
+            s[CAU + j] += u
             i = min(max(((bits(u) - 1) >> SHIFT) - BIN_ONE_REAL, 0) + 1, HISTOGRAM - 1)
-            q[j] = i if u > 0.0 else 0
+            q[j] = (i if u > 0.0 else 0) + GROUPS * NEAR
 
 
 @kernel
@@ -587,9 +679,11 @@ def odd_segment(
             p = exponent(e)
             k = (ip[P_FRACTION] - (p if p > ip[P_EMIN] else ip[P_EMIN])) * ip[P_FLOAT]
             u = scaled(small_d, k + 600) if huge else scaled(d, k)
-        histogram[0, bin_of(abs(u), mode == SAME)] += 1
-        add(sums, S_U, MIDDLE, u)
-        add(sums, S_AU, MIDDLE, abs(u))
+        histogram[GROUPS * NEAR + bin_of(abs(u), mode == SAME)] += 1
+        bu = BIG if abs(u) > WIDE_HIGH else MIDDLE
+        add(sums, S_U, bu, u * DOWN600 if bu == BIG else u)
+        if mode != SAME or abs(u) >= EXACT:
+            add(sums, S_AU, bu, abs(u * DOWN600 if bu == BIG else u))
 
         bd, ba, be = bucket(error), bucket(x), bucket(y)
         td = small_d if (huge and bd == BIG) else to_bucket(d, bd)
@@ -639,7 +733,7 @@ def walk(
 
     src_a, src_e   (uint8, uint16, uint32, uint64, float64) arrays [r, cols] of which the one of the side's kind is used
     s, q           scratch: float64 [SCRATCH], int64 [LANES]
-    acc            (sums, counts, rows, cols, tiles, topf, topi, rec, reci, histogram [2, HISTOGRAM]) of this unit; see the constants of
+    acc            (sums, counts, rows, cols, tiles, topf, topi, rec, reci, histogram [COUNTERS]) of this unit; see the constants of
                    this module; histograms of several units may be one
     first_row      row of the whole array that src's row 0 is; indices in acc are flat indices of the whole array
     """
@@ -651,23 +745,29 @@ def walk(
     has_budget = ip[P_BUDGET] != 0
     normal_a, normal_e = fp[F_NORMAL_A], fp[F_NORMAL_E]
     expectation = R if mode == REFERENCE else E
+    paired = mode == SAME and kind_a in (BF16, FP16, FP32)
     for tile_row in range((rows_here + TILE - 1) // TILE):
         for tile_column in range((cols_here + LANES - 1) // LANES):
             column = tile_column * LANES
             w = min(LANES, cols_here - column)
-            for j in range(DD, SCRATCH):
+            # a narrow tile leaves lanes over: they must be zero where sums fold all of them
+            for j in range(0 if w < LANES else FIRST_COLUMN, SCRATCH):
                 s[j] = 0.0
             clean = 0
+            equal = 0
             shift = 0.0
             for row in range(tile_row * TILE, min(tile_row * TILE + TILE, rows_here)):
                 r, c = row0 + row, col0 + column
                 at = (first_row + r) * all_cols + c
-                fill(s, A, OA, kind_a, src_a, tables_a, r, c, w)
-                fill(s, E, OE, kind_e, src_e, tables_e, r, c, w)
-                if mode == SAME:
-                    odd, up, down = compare_codes(s, w, kind_a, fp)
+                if paired:
+                    odd, up, down = pair(s, w, kind_a, src_a, src_e, r, c)
                 else:
-                    odd, up, down = compare_values(s, w, ip, fp)
+                    fill(s, A, OA, kind_a, src_a, tables_a, r, c, w)
+                    fill(s, E, OE, kind_e, src_e, tables_e, r, c, w)
+                    if mode == SAME:
+                        odd, up, down = compare_codes(s, w, kind_a, fp)
+                    else:
+                        odd, up, down = compare_values(s, w, ip, fp)
                 if odd > 0 or ip[P_ALL_ODD] != 0:
                     odd_segment(s, w, ip, fp, specs, budget, acc, src_a, src_e, r, c, at, row, column, tile_row, tile_column)
                     continue
@@ -676,62 +776,66 @@ def walk(
                     h = w // 2
                     shift = middle_of(s[A] - s[E], s[A + h] - s[E + h], s[A + w - 1] - s[E + w - 1])
                 clean += w
-                small_a = 0
-                small_e = 0
+                small = 0
                 beyond = 0
                 news = 0
                 top_d, top_u = topf[0, last, 0], topf[1, last, 0]
                 rel, sca = rec[M_REL] * SLACK, rec[M_SCALED] * SLACK
                 min_a, max_a, min_e, max_e = rec[M_MIN_A], rec[M_MAX_A], rec[M_MIN_E], rec[M_MAX_E]
-                for j in range(w):
-                    a, e, u = s[A + j], s[E + j], s[U + j]
-                    d = a - e
-                    x, y, z, v = abs(a), abs(e), abs(d), abs(u)
-                    dd, ee = d * d, e * e
-                    s[DD + j] = dd
-                    s[EE + j] = ee
-                    s[CDD + j] += dd
-                    s[CEE + j] += ee
-                    s[CAA + j] += a * a
-                    s[CAE + j] += a * e
-                    s[CDE + j] += d * e
-                    s[CSG + j] += d if e > 0.0 else (-d if e < 0.0 else 0.0)
-                    t = d - shift
-                    s[CS1 + j] += t
-                    s[CS2 + j] += t * t
-                    s[CU + j] += u
-                    s[CAU + j] += v
-                    m = s[CMAX + j]
-                    s[CMAX + j] = z if z > m else m
-                    s[CMIS + j] += s[X + j]
-                    small_a += x < normal_a
-                    small_e += y < normal_e
-                    beyond += v > 1.0
-                    news += (
-                        (z > top_d) | (v > top_u) | ((z > rel * y) & (y > 0.0)) | (z > sca * (y if y > 1.0 else 1.0))
-                        | (a < min_a) | (a > max_a) | (e < min_e) | (e > max_e)
-                    )  # fmt: skip
-                rows[B_DD, row] += fold(s, DD)
-                rows[B_EE, row] += fold(s, EE)
+                same = mode == SAME and up == 0 and down == 0
+                if same:
+                    equal += w
+                    for j in range(w):
+                        e = s[E + j]
+                        s[CEQ + j] += e * e
+                        small += abs(e) < normal_e
+                        news += (e < min_a) | (e > max_a) | (e < min_e) | (e > max_e)
+                    rows[B_EE, row] += fold_square(s, E)
+                else:
+                    for j in range(w):
+                        a, e, u = s[A + j], s[E + j], s[U + j]
+                        d = a - e
+                        x, y, z, v = abs(a), abs(e), abs(d), abs(u)
+                        s[CDD + j] += d * d
+                        s[CEE + j] += e * e
+                        s[CAA + j] += a * a
+                        s[CAE + j] += a * e
+                        s[CDE + j] += d * e
+                        s[CSG + j] += from_bits(bits(d) ^ (bits(e) & SIGN)) if y > 0.0 else 0.0
+                        t = d - shift
+                        s[CS1 + j] += t
+                        s[CS2 + j] += t * t
+                        s[CU + j] += u
+                        m = s[CMAX + j]
+                        s[CMAX + j] = z if z > m else m
+                        s[CMIS + j] += s[X + j]
+                        small += (x < normal_a) | (y < normal_e)
+                        beyond += v > 1.0
+                        news += (
+                            (z > top_d) | (v > top_u) | ((z > rel * y) & (y > 0.0)) | (z > sca * (y if y > 1.0 else 1.0))
+                            | (a < min_a) | (a > max_a) | (e < min_e) | (e > max_e)
+                        )  # fmt: skip
+                    rows[B_DD, row] += fold_square_of_difference(s)
+                    rows[B_EE, row] += fold_square(s, E)
                 if news > 0:
                     plain_records(s, w, ip, budget, acc, src_a, src_e, r, c, at)
-                for i in range(specs.shape[0]):
+                for i in range(0 if same else specs.shape[0]):
                     rtol, atol = specs[i, 0], specs[i, 1]
                     outside = 0
                     for j in range(w):
                         outside += abs(s[A + j] - s[E + j]) > atol + rtol * abs(s[E + j])
                     counts[C_ALLCLOSE + i] += outside
 
-                if mode == SAME and beyond == 0:
-                    histogram[0, 0] += w - up - down
-                    histogram[0, 1] += up + down
+                if same or (mode == SAME and beyond == 0):
+                    histogram[0] += w - up - down
+                    histogram[1] += up + down
                 else:
                     bins(s, q, w, mode == SAME)
                     for j in range(w):
-                        histogram[j & 1, q[j]] += 1
+                        histogram[q[j]] += 1
 
                 signs = 0
-                if small_a > 0 or small_e > 0:
+                if small > 0:
                     zero_a, negative_a, tiny_a, zero_e, negative_e, tiny_e, at_zero, true_zero = 0, 0, 0, 0, 0, 0, 0, 0
                     sign_matters = ip[P_NEG_ZERO] != 0
                     sign_counts = sign_matters or mode != REFERENCE
@@ -796,6 +900,9 @@ def walk(
                         budget_records(s, w, budget, acc, r, c, at)
 
             if clean > 0:
+                for j in range(w):
+                    s[CEE + j] += s[CEQ + j]
+                both = fold(s, CEQ)
                 counts[C_VALID] += clean
                 counts[C_CLASS_A + K_FINITE] += clean
                 counts[C_CLASS_E + K_FINITE] += clean
@@ -814,11 +921,11 @@ def walk(
                 tiles[B_MAX, tile_row, tile_column] = max(most, tiles[B_MAX, tile_row, tile_column])
                 add(sums, S_DD, MIDDLE, dd)
                 add(sums, S_EE, MIDDLE, ee)
-                add(sums, S_AA, MIDDLE, fold(s, CAA))
-                add(sums, S_AE, MIDDLE, fold(s, CAE))
+                add(sums, S_AA, MIDDLE, fold(s, CAA) + both)
+                add(sums, S_AE, MIDDLE, fold(s, CAE) + both)
                 add(sums, S_DE, MIDDLE, fold(s, CDE))
                 add(sums, S_SG, MIDDLE, fold(s, CSG))
                 add(sums, S_U, MIDDLE, fold(s, CU))
                 add(sums, S_AU, MIDDLE, fold(s, CAU))
-                first, second = fold(s, CS1), fold(s, CS2)
+                first, second = fold(s, CS1) - equal * shift, fold(s, CS2) + equal * (shift * shift)
                 add_moments(sums, MIDDLE, float(clean), shift + first / clean, max(second - first * first / clean, 0.0))
