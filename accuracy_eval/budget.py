@@ -74,14 +74,19 @@ def worst_case(problem: Gemm, first_row: int, rows: int, contract: str) -> Value
 
 @dataclass(frozen=True)
 class Resolution:
-    """Smallest errors of the output (after rounding, against the reference) that certainly fail the budget gate.
+    """Smallest errors of the output that fail the budget gate: certainly (whatever is hit), and 19 times in 20.
 
+    Certain, for the error that is left after rounding, against the reference:
     element         any single element off by more fails, absolute; Inf where an element may overflow within its budget
     element_median  the same, of half of all elements
     row, column     an error of that relative Frobenius norm within one row (column) fails, whichever it is; NaN if all are zero
     gain            the whole output multiplied by 1 ± gain fails
     k_seen          products a_ik·b_kj, k fixed, whose loss from every element fails; k_total: those that change anything
     k_unseen        first such k that would not be missed, or None
+    Nineteen in twenty, for what is added to a correctly rounded output before it is rounded again:
+    element_95      one element, anywhere, changed by that much either way
+    row_95, column_95   one row (column), anywhere, whose elements get independent normal errors of that norm relative to its own
+    gain_95         the whole output multiplied by 1 + gain or 1 - gain
     """
 
     element: float
@@ -92,12 +97,17 @@ class Resolution:
     k_seen: int = 0
     k_total: int = 0
     k_unseen: int | None = None
+    element_95: float = math.nan
+    row_95: float = math.nan
+    column_95: float = math.nan
+    gain_95: float = math.nan
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for `Side.resolution`."""
         return {
             "element": self.element, "element_median": self.element_median, "row": self.row, "column": self.column, "gain": self.gain,
-            "k_seen": self.k_seen, "k_total": self.k_total, "k_unseen": self.k_unseen,
+            "k_seen": self.k_seen, "k_total": self.k_total, "k_unseen": self.k_unseen, "element_95": self.element_95,
+            "row_95": self.row_95, "column_95": self.column_95, "gain_95": self.gain_95,
         }  # fmt: skip
 
 
@@ -137,6 +147,99 @@ def _thresholds(values: Any, budget: Any, bits: int, emin: int, top: float, rows
     return gain
 
 
+@kernel
+def _nearest(x: float, bits: int, emin: int) -> float:
+    u = _ulp(x, bits, emin)
+    return np.rint(x / u) * u  # type: ignore[no-any-return]
+
+
+@kernel
+def _reach(x: float, from_: float, bits: int, emin: int, top: float) -> float:
+    """From a representable number up to where the reals end that round like x ≥ 0; Inf where that is an overflow."""
+    r = _nearest(x, bits, emin)
+    return (r - from_) + 0.5 * _ulp(r, bits, emin) if r < top else np.inf
+
+
+@kernel
+def _reach_down(x: float, from_: float, bits: int, emin: int, top: float) -> float:
+    """The same downward, x of either sign."""
+    if x <= 0.0:
+        return _reach(-x, -from_, bits, emin, top)
+    r = _nearest(x, bits, emin)
+    below = _ulp(np.nextafter(r, 0.0), bits, emin) if r > 0.0 else np.inf
+    return (from_ - r) + 0.5 * min(_ulp(r, bits, emin), below)
+
+
+@kernel
+def _changes(values: Any, budget: Any, bits: int, emin: int, top: float, away: Any, toward: Any) -> None:
+    """What must be added to the rounded value, away from zero and toward it, to leave the codes that its budget allows.
+
+    values, budget, away, toward: one axis. Inf where no change does.
+    """
+    for i in range(values.shape[0]):
+        v = abs(values[i])
+        if not v < np.inf:
+            away[i] = toward[i] = np.inf
+            continue
+        r = _nearest(v, bits, emin)
+        away[i] = _reach(v + budget[i], r, bits, emin, top)
+        toward[i] = _reach_down(v - budget[i], r, bits, emin, top)
+
+
+SAMPLED_LINES = 32  # columns, and rows of the first panel, looked at for what nineteen of twenty would show; 4 rows of later panels
+SAMPLED_ALONG = 8192  # elements of each row, and of each column in the first panel, that stand for all: small thresholds are rare
+PER_OCTAVE = 4  # classes of a threshold: 19 % wide
+LOWEST, HIGHEST = -60, 20  # octaves of thresholds relative to the line's rms: below, always crossed; above, never
+
+
+@kernel
+def _count(thresholds: Any, rms: Any, weight: float, counts: Any) -> None:
+    """Adds thresholds [lines, elements], relative to rms [lines], to counts [lines, classes]."""
+    last = counts.shape[1] - 1
+    for i in range(thresholds.shape[0]):
+        if not 0.0 < rms[i] < np.inf:
+            continue
+        for j in range(thresholds.shape[1]):
+            t = thresholds[i, j] / rms[i]
+            place = last if not t < np.inf else 0 if t <= 0.0 else int(np.rint((np.log2(t) - LOWEST) * PER_OCTAVE))
+            counts[i, min(max(place, 0), last)] += weight
+
+
+def _line_counts(thresholds: NDArray[np.float64], rms: NDArray[np.float64], along: float) -> NDArray[np.float64]:
+    """Classes of the thresholds [2, lines, elements] of lines of `along` elements each: [lines, classes]; lines without a norm left out."""
+    counts = np.zeros((len(rms), (HIGHEST - LOWEST) * PER_OCTAVE + 1))
+    for side in thresholds:
+        _count(np.ascontiguousarray(side), rms, along / side.shape[1], counts)
+    return counts[(rms > 0) & (rms < math.inf)]
+
+
+def _line_size(counts: NDArray[np.float64], share: float = 0.95) -> float:
+    """Relative norm of a normal error that is caught in that share of lines [lines, classes]; NaN without lines, Inf where none is."""
+    if not len(counts):
+        return math.nan
+    used = np.nonzero(counts.any(axis=0))[0]
+    counts = counts[:, used]
+    octaves = used / PER_OCTAVE + LOWEST
+
+    def caught(octave: float) -> float:
+        # an element has two thresholds, of which one error can cross one: each stands for half of a two-sided one
+        beyond = np.array([math.erfc(2.0 ** (t - octave) / math.sqrt(2)) for t in octaves])
+        return float(np.mean(-np.expm1(counts / 2 @ np.log1p(-np.minimum(beyond, 1 - 1e-15)))))
+
+    low, high = float(LOWEST), float(HIGHEST)
+    if caught(high) < share:
+        return math.inf
+    while high - low > 0.02:
+        middle = (low + high) / 2
+        low, high = (low, middle) if caught(middle) >= share else (middle, high)
+    return float(2.0**high)
+
+
+def _spread(size: int, count: int) -> NDArray[np.int64]:
+    """`count` indices, or all, evenly over `size`."""
+    return np.unique(np.linspace(0, size - 1, min(size, count)).astype(np.int64)) if size else np.zeros(0, np.int64)
+
+
 class ResolutionMeter:
     """Collects a Resolution from the panels of a reference, in any order.
 
@@ -151,6 +254,11 @@ class ResolutionMeter:
         self._element = 0.0
         self._gain = math.inf
         self._sample: list[NDArray[np.float64]] = []
+        self._changes: list[NDArray[np.float64]] = []  # [3, elements]: away, toward, |value|
+        self._row_counts: list[NDArray[np.float64]] = []  # [rows, classes]
+        self._looked_at = _spread(columns, SAMPLED_LINES)
+        self._column_changes: list[NDArray[np.float64]] = []  # [2, looked_at, rows]
+        self._height = 0
         self._problem = problem
         if problem is not None:
             self._place = _largest_products(problem)
@@ -161,16 +269,52 @@ class ResolutionMeter:
         f = self._format
         allowed = np.empty(values.shape)
         rows = np.zeros((values.shape[0], 2))
-        top = f.max if f.kind == "float" else math.inf
-        emin = f.emin if f.kind == "float" else 0
-        gain = _thresholds(values, budget, f.fraction_bits, emin, top, rows, self._columns, allowed)
+        bits, emin, top = (f.fraction_bits, f.emin, f.max) if f.kind == "float" else (62, 62, math.inf)  # the ulp of integers is 1
+        gain = _thresholds(values, budget, bits, emin, top, rows, self._columns, allowed)
         self._rows.append(rows)
         self._gain = min(self._gain, float(gain))
         self._element = max(self._element, float(allowed.max(initial=0.0)))
         flat = allowed.reshape(-1)
         self._sample.append(flat[:: max(1, flat.size * max(1, len(self._sample)) // MEDIAN_SAMPLES)].copy())
+        self._look(values, budget, bits, emin, top)
         if self._problem is not None:
             self._missed(first_row, values, budget, allowed)
+
+    def _look(self, values: Values, budget: Values, bits: int, emin: int, top: float) -> None:
+        """Thresholds of a sample: rows, columns and single elements spread over the panel."""
+
+        def changes(v: Values, b: Values) -> NDArray[np.float64]:
+            found = np.empty((2, v.size))
+            _changes(np.ascontiguousarray(v).reshape(-1), np.ascontiguousarray(b).reshape(-1), bits, emin, top, found[0], found[1])
+            return found.reshape(2, *v.shape)
+
+        height, width = values.shape
+        self._height += height
+        if not values.size:
+            return
+        earlier = len(self._row_counts)
+        rows = _spread(height, max(4, SAMPLED_LINES // (1 + earlier)))
+        at = np.ix_(rows, _spread(width, SAMPLED_ALONG))
+        self._row_counts.append(_line_counts(changes(values[at], budget[at]), np.sqrt(self._rows[-1][rows, 1] / width), width))
+        at = np.ix_(_spread(height, max(64, SAMPLED_ALONG // (1 + earlier))), self._looked_at)
+        self._column_changes.append(changes(values[at].T, budget[at].T))
+        step = max(1, values.size * max(1, len(self._changes)) // MEDIAN_SAMPLES)
+        v, b = values.reshape(-1)[::step], budget.reshape(-1)[::step]
+        self._changes.append(np.concatenate([changes(v, b), np.abs(v)[None]]))
+
+    def _probable(self) -> tuple[float, float, float, float]:
+        """element_95, row_95, column_95, gain_95."""
+        if not self._changes:
+            return math.nan, math.nan, math.nan, math.nan
+        away, toward, size = np.concatenate(self._changes, axis=1)
+        smallest = self._format.smallest_subnormal / 2 if self._format.kind == "float" else 0.5
+        use = (size > smallest) & (size < math.inf)  # what is stored as zero stays zero under any gain
+        gain = max(float((t[use] / size[use]).min()) for t in (away, toward)) if use.any() else math.inf
+        either = np.concatenate([away, toward])
+        element = float(np.quantile(either, 0.95, method="higher"))
+        rms = np.sqrt(self._columns[self._looked_at, 1] / self._height)
+        columns = _line_counts(np.concatenate(self._column_changes, axis=2), rms, self._height)
+        return element, _line_size(np.concatenate(self._row_counts)), _line_size(columns), gain
 
     def _missed(self, first_row: int, values: Values, budget: Values, allowed: Values) -> None:
         i, j, size = self._place
@@ -193,7 +337,7 @@ class ResolutionMeter:
             unseen = int(missing[0]) if missing.size else None
         return Resolution(
             self._element, float(np.median(sample)) if sample.size else math.nan, _relative(rows), _relative(self._columns),
-            self._gain, seen, total, unseen,
+            self._gain, seen, total, unseen, *self._probable(),
         )  # fmt: skip
 
 

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pytest
 import support_units as units
 
+from accuracy_eval.budget import ResolutionMeter, within_budget
 from accuracy_eval.cli import run
 from accuracy_eval.cli.gates import proof_text
-from accuracy_eval.formats import get_format
+from accuracy_eval.cpu_ref.operands import Gemm
+from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import builtin_profiles
 from accuracy_eval.prove import (
     CLAIMS,
@@ -22,6 +26,7 @@ from accuracy_eval.prove import (
     prove,
     prove_all,
 )
+from accuracy_eval.records import Coded
 
 SHORT = prove_all(builtin_profiles(), lengths=(64,))
 DEFAULT = """\
@@ -159,3 +164,98 @@ def test_a_healthy_result_is_within_a_rounding_of_the_exact_product():
         left, right = (x if s is None else x * s for x, s in ((p.a, p.a_scale), (p.b, p.b_scale)))
         np.testing.assert_allclose(p.healthy, left @ right.T, rtol=0, atol=1e-4 * np.abs(left @ right.T).max())
         assert np.array_equal(p.codes, p.round(p.healthy))
+
+
+# --- the resolution of a PASS, against single faults put into healthy results
+
+
+@dataclass(frozen=True)
+class Healthy:
+    """What an emulated unit makes of a product, and what the judge knows about it."""
+
+    unit: str
+    kind: str
+    k: int
+    format: str
+    out: str
+
+    @cached_property
+    def judged(self):
+        unit = next(u for u in units.HEALTHY if u.name == self.unit)
+        a, b = units.operands(self.kind, 32, self.k, self.format, seed=self.k)
+        meter = ResolutionMeter(32, self.out, Gemm(Coded(a, self.format), Coded(b, self.format), "nt"))
+        truth, budget = units.reference(a, b, self.format, unit.contract)
+        meter.update(0, truth, budget)
+        stored = decode(encode(units.pairs(unit.run, a, b, self.format), self.out), self.out)
+        assert within_budget(encode(stored, self.out), truth, budget, self.out).all()
+        return stored, truth, budget, meter.result()
+
+    def caught(self, change):
+        stored, truth, budget, _ = self.judged
+        return not within_budget(encode(stored + change, self.out), truth, budget, self.out).all()
+
+    def sizes(self, kind, start, rng):
+        """For single faults of a kind, the multiple of a change of unit size from which each is caught, within 3 %.
+
+        One element changed by ±1; noise in one row or column, of that line's norm; everything by ± itself.
+        """
+        stored, truth, budget, _ = self.judged
+        if kind == "gain":
+            at = np.repeat(np.arange(stored.size)[None], 2, axis=0)
+            change = stored.reshape(-1) * np.array([[1.0], [-1.0]])
+        elif kind == "element":
+            at = rng.integers(stored.size, size=(200, 1))
+            change = rng.choice([-1.0, 1.0], size=at.shape)
+        else:
+            every = np.arange(stored.size).reshape(stored.shape)
+            at = (every if kind == "row" else every.T)[rng.integers(32, size=60)]
+            norm = np.sqrt(np.mean(truth.reshape(-1)[at] ** 2, axis=1, keepdims=True))
+            change = rng.standard_normal(at.shape) * norm
+        stored, truth, budget = (x.reshape(-1)[at] for x in (stored, truth, budget))
+
+        def caught(size):
+            return ~within_budget(encode(stored + size[:, None] * change, self.out), truth, budget, self.out).all(axis=1)
+
+        low = high = np.full(len(at), start)
+        while not caught(high).all():
+            high = np.where(caught(high), high, 2 * high)
+        while caught(low).any():
+            low = np.where(caught(low), low / 2, low)
+        while (high / low).max() > 1.03:
+            middle = np.sqrt(low * high)
+            found = caught(middle)
+            low, high = np.where(found, low, middle), np.where(found, middle, high)
+        return high
+
+
+HEALTHY = (
+    Healthy("hopper", "normal", 256, "bfloat16", "bfloat16"),
+    Healthy("hopper", "outlier", 1024, "float16", "float16"),
+    Healthy("cdna3", "relu", 256, "bfloat16", "float32"),
+    Healthy("fma", "normal", 512, "float32", "float32"),
+    Healthy("hopper fp8", "normal", 512, "float8_e4m3fn", "bfloat16"),
+    Healthy("hopper fp8 promoted", "spike", 512, "float8_e4m3fn", "float16"),
+)
+
+
+def test_single_faults_of_the_stated_size_are_caught_and_much_smaller_ones_are_not():
+    rng = np.random.default_rng(5)
+    ratios = {}
+    for case in HEALTHY:
+        for kind in ("element", "row", "column", "gain"):
+            predicted = getattr(case.judged[3], f"{kind}_95")
+            observed = np.quantile(case.sizes(kind, predicted, rng), 0.95, method="higher")
+            ratios[case.unit, case.format, kind] = float(observed) / predicted
+    within = [1 / 1.5 <= ratio <= 1.5 for ratio in ratios.values()]
+    assert np.mean(within) >= 0.9, ratios
+    assert all(0.4 < ratio < 2.1 for ratio in ratios.values()), ratios
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=lambda c: f"{c.unit}-{c.kind}".replace(" ", "-"))
+def test_the_loss_of_a_k_that_counts_as_seen_is_caught(case):
+    a, b = (decode(x, case.format) for x in units.operands(case.kind, 32, case.k, case.format, seed=case.k))
+    lost = range(0, case.k, case.k // 32)
+    caught = np.mean([case.caught(-np.outer(a[:, k], b[:, k])) for k in lost if np.outer(a[:, k], b[:, k]).any()])
+    resolution = case.judged[3]
+    # what counts as seen is certain; more may be caught
+    assert caught >= resolution.k_seen / resolution.k_total - 0.15
