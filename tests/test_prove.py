@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from accuracy_eval.cli import run
 from accuracy_eval.cli.gates import proof_text
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.formats import decode, encode, get_format
-from accuracy_eval.gates import builtin_profiles
+from accuracy_eval.gates import builtin_profiles, load_profile
 from accuracy_eval.prove import (
     CLAIMS,
     COLUMNS,
@@ -91,6 +92,15 @@ def test_every_profile_and_every_mutation_is_claimed_by_some_gate():
 
 def test_the_table_of_the_default_profile_reads():
     assert proof_text(of("default")) == DEFAULT
+
+
+def test_the_documentation_names_every_gate_and_shows_what_the_command_prints(both):
+    text = (Path(__file__).parent.parent / "docs" / "gates.md").read_text("utf-8")
+    for profile in builtin_profiles():
+        for gate in load_profile(profile).gates:
+            assert f"`{gate.name}`" in text, gate.name
+    table = [line for line in proof_text(both).splitlines() if not line.startswith("  [")]
+    assert [line for line in table if line not in text.splitlines()] == []
 
 
 def test_a_missed_mutation_says_what_the_gates_saw():
