@@ -95,7 +95,9 @@ def compare_dumps(
 def _labels(dumps: Sequence[Dump], given: Sequence[str]) -> list[str]:
     if given and len(given) != len(dumps):
         raise UsageError(f"{len(given)} labels for {len(dumps)} dumps; give one each")
-    names = list(given) or [str(d.platform.get("label") or _slug(d.path.stem)) for d in dumps]
+    devices = [str(d.platform.get("label") or _slug(d.path.stem)) for d in dumps]
+    # two dumps of one device are told apart by their files' names
+    names = list(given) or [_slug(d.path.stem) if devices.count(n) > 1 else n for n, d in zip(devices, dumps, strict=True)]
     if given and len(set(given)) != len(given):
         raise UsageError(f"labels {', '.join(given)}: two are equal; a report could not tell the dumps apart")
     seen: dict[str, int] = {}
@@ -282,4 +284,4 @@ def _results(
 
 def _dump_info(e: Entry) -> DumpInfo:
     suite, digest = (str(e.dump.info.get(k, "")) for k in ("suite", "suite_digest"))
-    return DumpInfo(e.label, e.dump.path.name, e.dump.content_digest, suite, digest, dict(e.dump.platform))
+    return DumpInfo(e.label, str(e.dump.path), e.dump.content_digest, suite, digest, dict(e.dump.platform))

@@ -79,7 +79,8 @@ def dump(
 
     candidates    names to run; empty runs all registered (each named one must exist for at least one op of the suite)
     repeats       runs of each case on differently poisoned outputs; every distinct result is kept
-    resume        keep what `OUT.parts` holds and run only the rest; without it, leftovers are an error
+    resume        keep the results in `OUT.parts`, or in a finished `out`, and run only what is missing or failed; they must come from
+                  the same suite, device and versions. Without it, leftovers are an error
     store_inputs  keep the operand codes in the file, not only their digests
     shard         (i, n): only cases whose position in the suite is i modulo n
     UsageError when `out` exists, or leftovers do and `resume` is off. A case that is unsupported or raises is recorded.
@@ -90,14 +91,19 @@ def dump(
     todo = [c for i, c in enumerate(suite.cases) if i % shard[1] == shard[0]]
     if not todo:
         raise UsageError(f"suite {suite.name}: no cases to run (shard {shard[0]}/{shard[1]} of {len(suite.cases)})")
-    if out.exists():
-        raise UsageError(f"{out} exists already; remove it or choose another name")
-    finished = store.completed(parts) if parts.exists() else set()
-    if finished and not resume:
-        raise UsageError(f"{parts} holds {len(finished)} results of an unfinished dump; go on with --resume, or remove it")
-    parts.mkdir(parents=True, exist_ok=True)
     info = {"suite": suite.name, "suite_digest": suite.digest, "expected": {op: list(n) for op, n in suite.expected.items()}}
     provenance = backend.platform()
+    if out.exists() and not resume:
+        raise UsageError(f"{out} exists already; complete it with --resume, remove it, or choose another name")
+    if out.exists():
+        _same_run(out, info, provenance)
+        store.unpack(out, parts)
+    finished = store.completed(parts) if parts.exists() else set()
+    if parts.exists() and store.part_files(parts) and not resume:
+        raise UsageError(f"{parts} holds {len(finished)} results of an unfinished dump; go on with --resume, or remove it")
+    if finished:
+        _same_run(parts, info, provenance)
+    parts.mkdir(parents=True, exist_ok=True)
     run = {**provenance, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     work = [(case, c) for case in todo for c in _chosen(backend, case, candidates)]
     _check_names(work, candidates)
@@ -146,6 +152,25 @@ def dump(
         summary.path = parts
     summary.time_s = time.monotonic() - started
     return summary
+
+
+# what must be equal for two halves of a dump to be one: the device and the software that computes
+_SAME = ("label", "vendor", "arch", "device_name", "backend", "fp8_encoding", "torch_version", "library.cublas.version", "driver_version",
+         "accuracy_eval_version")  # fmt: skip
+
+
+def _same_run(path: Path, info: dict[str, Any], provenance: dict[str, Any]) -> None:
+    """UsageError unless the results at `path` (a dump, or one part of a folder) were made by this suite on this device."""
+    source = path if path.is_file() else store.part_files(path)[0]
+    with store.Dump.open(source) as d:
+        before = {"suite_digest": d.info.get("suite_digest"), **{k: d.platform.get(k) for k in _SAME}}
+    now = {"suite_digest": info["suite_digest"], **{k: provenance.get(k) for k in _SAME}}
+    different = [f"{k} {before[k]!r} != {now[k]!r}" for k in now if before[k] != now[k]]
+    if different:
+        raise UsageError(
+            f"{path}: --resume goes on with results of another run: {'; '.join(different)}. Use the same suite, seed, device and versions, "
+            "or write to another file"
+        )
 
 
 def _chosen(backend: Backend, case: Case, names: Sequence[str]) -> list[Candidate]:
@@ -227,5 +252,5 @@ def _count(summary: DumpSummary, records: Sequence[CaseRecord]) -> None:
             summary.errors.append(f"{r.id} ({r.candidate}): {r.reason}")
         if "never_written" in r.notes:
             summary.never_written.append(r.id)
-        if any(n > 1 for n in r.distinct.values()):
+        elif any(n > 1 for n in r.distinct.values()):
             summary.nondeterministic.append(r.id)

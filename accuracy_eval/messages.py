@@ -17,7 +17,7 @@ from accuracy_eval.records import Attribution, Diagnosis, GateResult, Pair, Side
 
 REFERENCE = "reference"  # what a side is judged by, where a dump's label would stand
 COMPARISON_WORDS = {"<=": "must be at most", "<": "must be under", ">=": "must be at least", ">": "must be over", "==": "must be"}
-LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max", "mismatch_count")  # the worst element is an example of these
+LOCATED = ("max_abs", "max_scaled", "ulp_max", "mismatch_count", "value_mismatch_count")  # the worst element is an example of these
 ATTRIBUTION_WORDS = {
     Attribution.NOT_COMPARABLE: "not comparable",
     Attribution.IDENTICAL: "same bytes",
@@ -200,8 +200,14 @@ def counts_text(metrics: Mapping[str, Any], shape: tuple[int, ...]) -> str:
 
 
 def resolution_text(resolution: Mapping[str, Any]) -> str:
-    """The smallest faults that would have failed: "element 3.1e-4, row 2.2e-3, lost k none"."""
-    return ", ".join(f"{visible(str(k)).replace('_', ' ')} {_short(v)}" for k, v in resolution.items())
+    """The smallest faults that would have failed: "element 3.1e-4, row 2.2e-3, gain 4e-6, the loss of any of 256 k"."""
+    parts = [f"{k} {_short(resolution[k])}" for k in ("element", "row", "column", "gain") if resolution.get(k) is not None]
+    seen, total = resolution.get("k_seen", 0), resolution.get("k_total", 0)
+    if total and seen == total:
+        parts.append(f"the loss of any of {total} k")
+    elif total:
+        parts.append(f"the loss of {seen} of {total} k (not of k = {resolution.get('k_unseen')})")
+    return ", ".join(parts)
 
 
 def _short(value: Any) -> str:

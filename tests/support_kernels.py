@@ -45,3 +45,13 @@ def register():
     def wrong_shape(case, tensors):
         """Returns the transpose."""
         return (tensors["a"] @ tensors["b"].t()).t().contiguous()
+
+    @ae.candidate("gemm", name="halves")
+    def halves(case, tensors):
+        """Returns float16 whatever was asked for."""
+        return (tensors["a"] @ tensors["b"].t()).half()
+
+    @ae.candidate("gemm", name="fills-out")
+    def fills_out(case, tensors, out):
+        """Writes its result and returns nothing."""
+        out["d"].copy_(tensors["a"] @ tensors["b"].t())

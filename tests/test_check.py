@@ -105,6 +105,23 @@ def test_shapes_that_differ_fail_with_both():
     assert "[3, 2]" in c.message
 
 
+def test_a_product_of_another_shape_fails_even_with_as_many_elements():
+    a, b = np.ones((6, 8)), np.ones((8, 4))
+    for shape in ((4, 6), (24,), (3, 8)):
+        c = ae.check(np.full(shape, 8.0), op="gemm", inputs={"a": a, "b": b})
+        assert (c.verdict, c.diagnoses[0].code) == ("FAIL", "shape-mismatch")
+
+
+def test_the_message_names_the_element_that_breaks_its_budget_not_the_largest_error():
+    a = np.diag([1.0, 1.0, 1.0, 1000.0]).astype(np.float32)
+    d = a @ a.T
+    d[0, 0], d[3, 3] = 1.5, d[3, 3] + 16
+    c = ae.check(d, op="gemm", layout="nt", inputs={"a": a, "b": a})
+    assert c.metrics["budget_max_index"] == [0, 0]
+    assert "at [0, 0]" in c.message.splitlines()[0]
+    assert "PASS" in repr(ae.check(a, a))
+
+
 def test_empty_arrays_are_inconclusive():
     c = ae.check(np.ones((0, 3)), np.ones((0, 3)))
     assert (c.verdict, c.passed) == ("INCONCLUSIVE", False)

@@ -1,5 +1,6 @@
 """dump on real devices: torch's CPU and the reference; candidates that fail in known ways; kills and resumes."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -94,7 +95,7 @@ def test_what_a_candidate_refuses_is_unsupported_with_its_reason(tmp_path, cpu):
 def test_a_result_of_the_wrong_shape_is_an_error_of_its_case(tmp_path, cpu):
     summary = dump(suite(), cpu, tmp_path / "a.h5", candidates=["wrong-shape"])
     assert summary.error == 1
-    assert "shape [6, 8] of 4-byte elements; expected [8, 6] of float32" in summary.errors[0]
+    assert "shape [6, 8] of float32; expected [8, 6] of float32" in summary.errors[0]
 
 
 def test_an_unknown_candidate_is_refused_before_anything_runs(tmp_path, cpu):
@@ -118,6 +119,43 @@ def test_leftovers_need_resume(tmp_path):
         dump(suite(), reference, tmp_path / "a.h5")
     summary = dump(suite(), reference, tmp_path / "a.h5", resume=True)
     assert (summary.done, summary.resumed) == (0, 1)
+
+
+def test_a_resumed_dump_comes_from_one_suite_and_one_device(tmp_path, cpu):
+    dump(suite(), open_backend("reference"), tmp_path / "a.h5", pack=False)
+    with pytest.raises(UsageError, match=r"results of another run: label 'numpy' != "):
+        dump(suite(), cpu, tmp_path / "a.h5", candidates=["default"], resume=True)
+    with pytest.raises(UsageError, match="suite_digest"):
+        dump(suite(seed=3), open_backend("reference"), tmp_path / "a.h5", resume=True)
+    with pytest.raises(UsageError, match="suite_digest"):
+        dump(suite(lane=["random", "exact"]), open_backend("reference"), tmp_path / "a.h5", resume=True)
+
+
+def test_a_finished_dump_is_completed_where_a_case_had_failed(tmp_path, cpu, monkeypatch):
+    out = tmp_path / "a.h5"
+    dump(suite(), cpu, out, candidates=["raises", "default"])
+    assert {r.status for r in Dump.open(out).records} == {"error", "done"}
+    with pytest.raises(UsageError, match="complete it with --resume"):
+        dump(suite(), cpu, out, candidates=["raises", "default"])
+    mended = dataclasses.replace(candidates._USER["gemm", "raises"], run=candidates.default_candidate("gemm").run)
+    monkeypatch.setitem(candidates._USER, ("gemm", "raises"), mended)
+    summary = dump(suite(), cpu, out, candidates=["raises", "default"], resume=True)
+    assert (summary.done, summary.error, summary.resumed) == (1, 0, 1)
+    d = Dump.open(out)
+    assert {r.status for r in d.records} == {"done"}
+    assert d.verify_all() == 2
+    assert not (tmp_path / "a.h5.parts").exists()
+
+
+def test_a_result_of_another_dtype_is_an_error_of_its_case(tmp_path, cpu):
+    summary = dump(suite(format="bfloat16"), cpu, tmp_path / "a.h5", candidates=["halves"])
+    assert summary.error == 1
+    assert "shape [8, 6] of float16; expected [8, 6] of bfloat16" in summary.errors[0]
+
+
+def test_a_kernel_that_fills_out_need_not_return_it(tmp_path, cpu):
+    dump(suite(), cpu, tmp_path / "a.h5", candidates=["fills-out"])
+    assert compare_dumps(tmp_path / "a.h5").exit_code == 0
 
 
 def test_operands_are_stored_on_request_and_equal_their_digests(tmp_path):

@@ -204,11 +204,12 @@ class TorchBackend:
         for o in outputs:
             if o.name not in result:
                 raise UsageError(f"candidate {candidate.name!r} gave outputs {', '.join(result) or 'none'}; the op has {o.name}")
-            shape, size = tuple(result[o.name].shape), result[o.name].element_size()
-            if shape != o.shape or size != get_format(o.format).storage.itemsize:
+            shape, dtype = tuple(result[o.name].shape), str(result[o.name].dtype).removeprefix("torch.")
+            # a byte is what torch gives where it has no dtype of the format, and what kernels return for scales
+            accepted = (o.format, "uint8") if get_format(o.format).storage.itemsize == 1 else (o.format,)
+            if shape != o.shape or dtype not in accepted:
                 raise UsageError(
-                    f"candidate {candidate.name!r} output {o.name}: shape {list(shape)} of {size}-byte elements; "
-                    f"expected {list(o.shape)} of {o.format}"
+                    f"candidate {candidate.name!r} output {o.name}: shape {list(shape)} of {dtype}; expected {list(o.shape)} of {o.format}"
                 )
 
     def _poisoned(self, output: Output, byte: int) -> Any:

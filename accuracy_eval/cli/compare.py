@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 @selection
 @click.option("--cross-format", is_flag=True, help="Compare fp8 encodings (OCP, FNUZ) of one family by value.")
 @click.option("--no-verify", is_flag=True, help="Skip the check of stored digests.")
-@click.option("--to", "forms", default="xlsx,json", show_default=True, help="Reports to write: xlsx,json,csv,md,junit; none for no file.")
+@click.option("--to", "forms", help="Reports to write: xlsx,json,csv,md,junit; none for no file (default: xlsx,json; with --case none).")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
 @click.option("--strict", is_flag=True, help="A warning exits with 1.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no table.")
 @click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout.")
-def compare_command(dumps: tuple[str, ...], strict: bool, quiet: bool, as_json: bool, forms: str, out: str | None, **options: Any) -> int:
+def compare_command(
+    dumps: tuple[str, ...], strict: bool, quiet: bool, as_json: bool, forms: str | None, out: str | None, **options: Any
+) -> int:
     """Judge DUMPS (files or folders of parts) and write reports.
 
     \b
@@ -42,13 +44,15 @@ def compare_command(dumps: tuple[str, ...], strict: bool, quiet: bool, as_json: 
     """
     from accuracy_eval.compare import compare_dumps
 
+    # one case looked at again must not replace the report of the whole run
+    wanted = report_forms(forms if forms is not None else "none" if options["cases"] and out is None else "xlsx,json")
     keep = _filter({n: options.pop(n) for n in ("ops", "shapes", "formats", "layouts", "recipes", "inputs", "lanes", "directions")})
     with progress("compare", quiet=quiet or as_json) as update:
         results = compare_dumps(
             *dumps, labels=options["labels"], reference=options["reference"], gates=options["gates"], cases=options["cases"], keep=keep,
             cross_format=options["cross_format"], verify=not options["no_verify"], progress=update,
         )  # fmt: skip
-    return present(results, forms=forms, out=out, strict=strict, quiet=quiet, as_json=as_json)
+    return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, as_json=as_json)
 
 
 def _filter(chosen: dict[str, tuple[str, ...]]) -> Callable[[Case], bool]:
@@ -58,14 +62,25 @@ def _filter(chosen: dict[str, tuple[str, ...]]) -> Callable[[Case], bool]:
     return lambda case: bool(filter_cases([case], **chosen))
 
 
-def present(results: Results, *, forms: str, out: str | None, strict: bool, quiet: bool, as_json: bool) -> int:
+def report_forms(text: str) -> tuple[str, ...]:
+    """The report forms of a comma-separated list; UsageError before anything runs."""
+    from accuracy_eval.errors import unknown
+    from accuracy_eval.report import WRITERS
+
+    forms = tuple(f for f in text.split(",") if f and f != "none")
+    for form in forms:
+        if form not in WRITERS:
+            raise unknown("report form", form, [*WRITERS, "none"])
+    return forms
+
+
+def present(results: Results, *, forms: tuple[str, ...], out: str | None, strict: bool, quiet: bool, as_json: bool) -> int:
     """Write the reports, print table or JSON, and return the exit code."""
     from accuracy_eval.records import Verdict, to_json
     from accuracy_eval.report import write_reports
 
-    wanted = tuple(f for f in forms.split(",") if f and f != "none")
     folder = Path(out) if out else Path("reports") / "-vs-".join(d.label for d in results.dumps)
-    written = write_reports(results, folder, to=wanted) if wanted else []
+    written = write_reports(results, folder, to=forms) if forms else []
     if as_json:
         import json
 

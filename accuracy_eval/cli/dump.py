@@ -40,7 +40,7 @@ def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]
 def dump_command(
     suite: str | None, out: str, device: str, encoding: Literal["ocp", "fnuz"], as_json: bool, quiet: bool, **options: Any
 ) -> int:
-    """Run SUITE (a built-in name or a .toml file) on a device and write OUT.
+    """Run SUITE (a built-in name or a .toml file) on a device and write OUT. Exits with 1 if a case raised.
 
     \b
     accuracy-eval dump smoke -o cpu.h5 --device cpu
@@ -74,7 +74,7 @@ def dump_command(
         click.echo(json.dumps({**dataclasses.asdict(summary), "path": str(summary.path)}))
     elif not quiet:
         click.echo(summary_text(summary, backend.name))
-    return 0
+    return 1 if summary.error else 0
 
 
 def summary_text(summary: Any, device: str) -> str:

@@ -45,6 +45,8 @@ def _lines(title: str, unit: str) -> Callable[[int, int, str], None]:
             return
         last = now
         left = (now - started) / max(done, 1) * (total - done)
-        print(f"{title}: {done} of {total} {unit}, about {left:.0f} s left ({what})", file=sys.stderr, flush=True)
+        # the first cases compile kernels and say nothing about the rest
+        estimate = f", about {left:.0f} s left" if 10 * done >= total else ""
+        print(f"{title}: {done} of {total} {unit}{estimate} ({what})", file=sys.stderr, flush=True)
 
     return update

@@ -16,7 +16,7 @@ def report_command(results: str, forms: str, out: str | None, quiet: bool) -> in
     \b
     accuracy-eval report reports/mi300x-vs-h200/results.json --to xlsx,md
     """
-    from accuracy_eval.cli.compare import present
+    from accuracy_eval.cli.compare import present, report_forms
     from accuracy_eval.report import load_results
 
-    return present(load_results(results), forms=forms, out=out, strict=False, quiet=quiet, as_json=False)
+    return present(load_results(results), forms=report_forms(forms), out=out, strict=False, quiet=quiet, as_json=False)

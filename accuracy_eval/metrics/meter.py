@@ -1,7 +1,7 @@
 """Measuring two arrays in one pass: `measure` for whole arrays, `Meter` for panels of rows that arrive in order.
 
 An array of any shape is seen as [rows, cols] with cols = shape[-1]. Work is cut by the shape alone into bands of rows and, across a
-band, units of about 2^18 elements; units run on threads and are joined in order. Results do not depend on the height of the panels
+band, units of about 2^19 elements; units run on threads and are joined in order. Results do not depend on the height of the panels
 nor on the number of threads. Memory: the panel, one band for rows that do not fill one yet, and a few MB a thread.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from accuracy_eval import formats
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Format, Overflow, get_format
-from accuracy_eval.jit import map_threads, thread_count
+from accuracy_eval.jit import thread_count
 from accuracy_eval.metrics import walk as k
 from accuracy_eval.metrics.measured import ClassCounts, Classes, Measured, NoiseMap, Range, Values
 from accuracy_eval.metrics.registry import METRICS, allclose_name
@@ -30,7 +31,7 @@ from accuracy_eval.records import Coded, WorstElement
 
 Array = NDArray[Any]
 
-UNIT = 1 << 18  # elements of a unit of work
+UNIT = 1 << 19  # elements of a unit of work
 WIDEST_BAND = 1 << 23  # elements of a band of several rows: bounds what is kept of rows that do not fill a band yet
 THIN = 1 << 14  # elements of a band of narrow arrays, so that a call does something
 MOST_PARTS = 1 << 20  # longest per-row and per-column array
@@ -244,9 +245,14 @@ class Meter:
             return unit
 
         places = list(self._places(len(actual)))
-        batch = 16 * thread_count()
-        for i in range(0, len(places), batch):
-            for unit in map_threads(run, places[i : i + batch]):
+        threads = min(thread_count(), len(places))
+        if threads <= 1:
+            for place in places:
+                self._join(run(place))
+            return
+        # not map_threads: units are joined, in order, while later ones are still walked
+        with ThreadPoolExecutor(threads) as pool:
+            for unit in pool.map(run, places):
                 self._join(unit)
 
     def _places(self, rows: int) -> Iterator[tuple[int, int, int, int]]:

@@ -455,14 +455,20 @@ def bin_of(u: float, integral: bool) -> Any:
 @inline
 def bins(s: Any, q: Any, w: int, integral: bool) -> None:
     """Counter of every lane's bin, into q; Σ|u| of what the histogram does not hold exactly."""
-    if integral:
+    far = 0
+    for j in range(w):
+        far += abs(s[U + j]) >= NEAR
+    if integral and far == 0:
+        for j in range(w):
+            q[j] = np.int64(abs(s[U + j])) + (j & (GROUPS - 1)) * NEAR
+    elif integral:
         for j in range(w):
             u = abs(s[U + j])
             exact = np.int64(u if u < EXACT else 0.0)
-            far = min(EXACT + (((bits(u) - 1) >> SHIFT) - BIN_EXACT), HISTOGRAM - 1)
+            octave = min(EXACT + (((bits(u) - 1) >> SHIFT) - BIN_EXACT), HISTOGRAM - 1)
             near = (j & (GROUPS - 1)) * NEAR
             s[CAU + j] += 0.0 if u < EXACT else u
-            q[j] = exact + (near if u < NEAR else GROUPS * NEAR) if u < EXACT else far + GROUPS * NEAR
+            q[j] = exact + (near if u < NEAR else GROUPS * NEAR) if u < EXACT else octave + GROUPS * NEAR
     else:
         for j in range(w):
             u = abs(s[U + j])

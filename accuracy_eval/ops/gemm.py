@@ -83,13 +83,18 @@ def _product(torch: Any, case: Case, t: Mapping[str, Any], out: Any = None) -> A
     return torch.addmm(base, a, b, beta=1.0 if "bias" in t else beta, alpha=alpha, **keep)
 
 
+def _first_sentence(error: Exception) -> str:
+    """The first sentence of a library's message: what follows is often a page of dispatcher tables."""
+    return str(error).splitlines()[0].split(". ")[0][:300]
+
+
 def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
     if case.direction == "fwd":
         try:
             return {"d": _product(torch, case, t, out.get("d"))}
         except (TypeError, NotImplementedError) as error:
             if case.out_format:
-                raise UnsupportedCase(f"torch.mm with out_dtype={case.out_format}: {error}") from error
+                raise UnsupportedCase(f"torch.mm with out_dtype={case.out_format}: {_first_sentence(error)}") from error
             raise
     leaves = {name: t[name].detach().requires_grad_() for name in ("a", "b")}
     if GEMM.option(case, "bias"):

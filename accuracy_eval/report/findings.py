@@ -15,8 +15,8 @@ QUIET = (Verdict.PASS, Verdict.UNSUPPORTED)  # counted, not findings
 
 NEXT_BY_VERDICT = {
     Verdict.INPUTS_DIFFER: "dump both again with one suite and one accuracy-eval version, then compare again",
-    Verdict.MISSING: "complete the dump with accuracy-eval dump --resume, then compare again",
-    Verdict.ERROR: "read the error, mend it, complete the dump with accuracy-eval dump --resume",
+    Verdict.MISSING: "complete the dump: the same accuracy-eval dump command with --resume, then compare again",
+    Verdict.ERROR: "read the error, mend it, run the same accuracy-eval dump command with --resume, then compare again",
     Verdict.INCONCLUSIVE: "give the case outputs that can be judged, or a finite reference",
 }
 
@@ -178,10 +178,9 @@ def side_summaries(tensors: Iterable[TensorResult]) -> dict[str, Counter[Verdict
 
 def attribution_sentence(tensors: Sequence[TensorResult]) -> str:
     """Who is off, in one sentence over all pairs: "h200 is off in 3 of 11 comparisons of h200 and cpu: <the worst one's sentence>"."""
-    summaries = pair_summaries(tensors)
+    summaries, counts = pair_summaries(tensors), side_summaries(tensors)
+    bad = [f"{messages.visible(label)} fails {c[Verdict.FAIL]} of {c.total()}" for label, c in counts.items() if c[Verdict.FAIL]]
     if not summaries:
-        counts = side_summaries(tensors)
-        bad = [f"{messages.visible(label)} fails {c[Verdict.FAIL]} of {c.total()}" for label, c in counts.items() if c[Verdict.FAIL]]
         if not counts:
             return "Nothing was judged."
         return (", ".join(bad) if bad else "No dump fails") + " against the reference; no pair of dumps was compared."
@@ -191,6 +190,8 @@ def attribution_sentence(tensors: Sequence[TensorResult]) -> str:
     if worst.example.verdict in QUIET or worst.example.attribution in _ATTRIBUTION_RANK[:2]:
         parts = ", ".join(f"{n} {who}" for who, n in sorted(worst.attributions.items(), key=lambda item: (-item[1], item[0])))
         more = "" if len(summaries) == 1 else f"; the other {len(summaries) - 1} pairs of dumps are no worse"
+        if bad:  # results that have no counterpart in the other dump, such as a kernel of one's own
+            return f"{', '.join(bad)} against the reference; in {of} nobody is off."
         return f"Nobody is off in {of}: {parts}{more}."
     who = worst.who[:1].upper() + worst.who[1:] if worst.who in _GENERAL else worst.who
     example = messages.visible(worst.example.sentence) or "see the findings"

@@ -8,9 +8,9 @@
 Importing this costs nothing: h5py is loaded by the first file that is opened or written.
 """
 
-from accuracy_eval.store.packing import merge, pack
-from accuracy_eval.store.parts import completed, part_name, write_part
+from accuracy_eval.store.packing import merge, pack, unpack
+from accuracy_eval.store.parts import completed, part_files, part_name, write_part
 from accuracy_eval.store.reading import Dump
 from accuracy_eval.store.schema import SCHEMA, content_digest
 
-__all__ = ["SCHEMA", "Dump", "completed", "content_digest", "merge", "pack", "part_name", "write_part"]
+__all__ = ["SCHEMA", "Dump", "completed", "content_digest", "merge", "pack", "part_files", "part_name", "unpack", "write_part"]

@@ -16,7 +16,7 @@ from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.building import Builder, final_name
 from accuracy_eval.store.guard import damage_named, dataset, import_h5py, open_file
 from accuracy_eval.store.joining import Contents, join, load
-from accuracy_eval.store.parts import clean, dataset_attributes, part_files
+from accuracy_eval.store.parts import clean, dataset_attributes, part_files, write_part
 from accuracy_eval.store.reading import Dump
 from accuracy_eval.store.schema import index_document, run_document
 
@@ -64,6 +64,18 @@ def _remove_parts(folder: Path, keep: Path | None = None) -> None:
     for path in [*sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True), folder]:
         if not any(path.iterdir()):
             path.rmdir()
+
+
+def unpack(dump: str | Path, folder: str | Path) -> int:
+    """Every case of a dump that did not fail as a part under `folder`, so that a run can be completed; returns how many. The dump stays."""
+    d = Dump.open(dump)
+    kept = [r for r in d.records if r.status != "error"]
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with d.kept_open():
+        for r in kept:
+            arrays = {t.name: d.read(r, t) for t in r.tensors if t.path}
+            write_part(folder, r, arrays, info=d.info, platform=d.platform_of(r), times=d.times_of(r))
+    return len(kept)
 
 
 def merge(paths: Sequence[str | Path], out: str | Path, *, progress: Callable[[int, int], None] | None = None) -> Path:

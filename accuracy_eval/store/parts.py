@@ -137,14 +137,14 @@ def part_files(folder: Path) -> list[Path]:
 
 
 def completed(folder: str | Path) -> set[Key]:
-    """(case id, candidate) of every readable part under `folder`: what a resumed run need not do again.
+    """(case id, candidate) of every readable part under `folder`: what a resumed run need not do again. A case that failed is done again.
 
     A part that cannot be read is not complete; the case's next run replaces it. Temporary files whose writer is gone are removed.
     A folder that does not exist holds nothing.
     """
     done: set[Key] = set()
     for _, entries in _readable(Path(folder)):
-        done.update(e.key for e in entries)
+        done.update(e.key for e in entries if e.record.status != "error")
     clean(Path(folder))
     return done
 
