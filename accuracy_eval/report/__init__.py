@@ -40,7 +40,8 @@ def write_reports(results: Results, directory: str | Path, to: Sequence[str] = (
     """Write the report forms named in `to` (keys of WRITERS) into `directory`, which is made if absent; returns the files written.
 
     All files are written to a temporary folder first and renamed into place at the end: an error leaves what was there before.
-    Files that an earlier report of the same forms left there and this one does not have are removed, unless they were changed since. UsageError for an unknown form, before anything is written.
+    Files that an earlier report of the same forms left there and this one does not have are removed, unless they were changed since.
+    UsageError for an unknown form, before anything is written.
     """
     for form in to:
         if form not in WRITERS:
