@@ -692,6 +692,8 @@ def _noise(parts: Values | None) -> NoiseMap | None:
 
 def _norm(buckets: Values) -> tuple[Values, NDArray[np.int64]]:
     """(mantissa, exponent) of the square root of three buckets of squares: the norm is mantissa·2^exponent."""
+    if not buckets[1:].any():  # ordinary magnitudes: nothing near overflow or underflow
+        return np.sqrt(buckets[0]), np.zeros(1, np.int64)
     middle, small, big = np.sqrt(buckets)
     mantissa = np.where(big > 0, np.hypot(big, middle * 2.0**-600), np.where(middle > 0, np.hypot(middle, small * 2.0**-600), small))
     return mantissa, np.where(big > 0, 600, np.where(middle > 0, 0, -600))
