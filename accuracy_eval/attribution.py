@@ -5,6 +5,7 @@ The first that fits, in the order of `records.Attribution`. Without a reference 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,30 +25,43 @@ def reported(m: Measured) -> dict[str, Any]:
     return {**m.metrics, **counts}
 
 
-def attribute(output: Output, a: Side, b: Side, measured: Measured | None, *, referenced: bool) -> Pair:
-    """Who is off, from the verdicts of both sides and their bytes; without a reference, from the bytes and the distance alone."""
-    common = {"metrics": reported(measured), "worst": measured.worst} if measured else {}
+def _of_same_bytes(output: Output) -> dict[str, Any]:
+    """What needs no measuring: equal bytes differ nowhere."""
+    count = math.prod(output.shape)
+    equal = {"count": count, "mismatch_count": 0, "nonfinite_mismatch": 0, "zero_sign_mismatch": 0}
+    return {**equal, "mismatch_fraction": 0.0, "max_abs": 0.0, "ulp_max": 0} if count else equal
+
+
+def attribute(output: Output, a: Side, b: Side, measured: Measured | None, *, referenced: bool, kin: bool) -> Pair:
+    """Who is off, from the verdicts of both sides and their bytes; without a reference, from the bytes and the distance alone.
+
+    measured  None where the bytes are equal, or where the sides are not comparable
+    kin       both sides hold the same kind of number: one format, one reference
+    """
+    several = any(d.code == "nondeterministic" for d in (*a.diagnoses, *b.diagnoses))
+    same = kin and a.sha256 == b.sha256 and bool(a.sha256) and not several
+    metrics = reported(measured) if measured else _of_same_bytes(output) if same else {}
+    worst = measured.worst if measured else ()
 
     def pair(verdict: Verdict, attribution: Attribution, sentence: str, found: Sequence[Diagnosis] = ()) -> Pair:
-        return Pair(a.label, b.label, verdict, attribution, sentence, diagnoses=tuple(found), **common)  # type: ignore[arg-type]
+        return Pair(a.label, b.label, verdict, attribution, sentence, metrics, worst=worst, diagnoses=tuple(found))
 
     sides = max(a.verdict, b.verdict, key=lambda v: v.severity)
-    if measured is None:
+    if measured is None and not same:
         if any(d.code in ("shape-mismatch", "format-mismatch") for d in (*a.diagnoses, *b.diagnoses)):
             return pair(Verdict.FAIL, Attribution.NOT_COMPARABLE, "a shape or format is not what the case asks for")
         what = f"formats {a.format} and {b.format}" if a.format != b.format else "outputs for two fp8 encodings"
         return pair(sides, Attribution.NOT_COMPARABLE, f"{what} hold different numbers; each side was judged by its own reference")
-    several = any(d.code == "nondeterministic" for d in (*a.diagnoses, *b.diagnoses))
-    same = a.sha256 == b.sha256 and bool(a.sha256) and not several
-    found = [] if referenced else structural(Context(measured))
+    if same and not referenced:
+        return pair(Verdict.PASS, Attribution.IDENTICAL, "same bytes; nothing says whether they are right")
+    if same:
+        return pair(sides, Attribution.IDENTICAL, f"same bytes; both {sides}")
+    assert measured is not None
     if not referenced:
-        if same:
-            return pair(Verdict.PASS, Attribution.IDENTICAL, "same bytes; nothing says whether they are right")
+        found = structural(Context(measured))
         limit = _distance_limit(output, measured)
         verdict = Verdict.FAIL if found or not limit[0] else Verdict.PASS
         return pair(verdict, Attribution.UNDETERMINED, f"{limit[1]}; without a reference nobody can be named", found)
-    if same:
-        return pair(sides, Attribution.IDENTICAL, f"same bytes; both {sides}")
     good_a, good_b = (s.verdict in (Verdict.PASS, Verdict.WARN) for s in (a, b))
     if a.contract != b.contract:
         return pair(

@@ -105,7 +105,8 @@ def judge_tensor(
     fitting = [s for s in sides if s.shape == output.shape and get_format(s.format).family == get_format(output.format).family]
     by_side: dict[str, _Found] = {}
     by_pair: dict[tuple[str, str], Measured] = {}
-    for kin in _kin(fitting, references):
+    groups = _kin(fitting, references)
+    for kin in groups:
         _measure(kin, references.get(kin[0].label), gates, by_side, by_pair)
     for a, b in itertools.combinations(fitting, 2):
         # kept apart above: other promises about the same numbers compare, other numbers only on request
@@ -120,9 +121,11 @@ def judge_tensor(
             if under is not None:
                 side = _name_the_contract(side, s, case, gates, under)
         judged[s.label] = side
+    together = {frozenset((a.label, b.label)) for kin in groups for a, b in itertools.combinations(kin, 2)}
+    referenced = bool(references)
     pairs = tuple(
-        attribute(output, judged[a.label], judged[b.label], by_pair.get((a.label, b.label)), referenced=bool(references))
-        for a, b in itertools.combinations(sides, 2)
+        attribute(output, judged[a], judged[b], by_pair.get((a, b)), referenced=referenced, kin=frozenset((a, b)) in together)
+        for a, b in itertools.combinations(judged, 2)
     )
     verdicts = [s.verdict for s in judged.values()] if references or not pairs else []
     verdict = max([*verdicts, *(p.verdict for p in pairs)], key=lambda v: v.severity)
@@ -165,7 +168,8 @@ def _measure(
     resolution = None if reference is None or coded else ResolutionMeter(rows_and_columns(shape)[1], fmt, reference.problem)
     truth = {k: [meter(True) for _ in s.variants] for k, s in distinct.items()} if reference else {}
     against_rounded = {k: [meter(False) for _ in s.variants] for k, s in distinct.items()} if rounded else {}
-    pairs = {(a.label, b.label): meter(False) for a, b in itertools.combinations(sides, 2)}
+    unequal = [(a, b) for a, b in itertools.combinations(sides, 2) if keys[a.label] != keys[b.label]]
+    pairs = {(a.label, b.label): meter(False) for a, b in unequal}
     for panel in reference.panels() if reference else _panels(shape):
         first, end = panel.first_row, panel.first_row + len(panel.values)
         codes = {k: [rows(first, end) for rows in s.variants] for k, s in distinct.items()}

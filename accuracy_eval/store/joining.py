@@ -40,7 +40,9 @@ class Contents:
 
     def run(self) -> Run:
         """The run document: distinct platforms, the one of most records first (ties by text)."""
-        texts = [dump_json(to_json(i.platform)).decode() for i in self.items]
+        written = {id(i.platform): i.platform for i in self.items}  # items of one file share their platform: write each once
+        text_of = {key: dump_json(to_json(platform)).decode() for key, platform in written.items()}
+        texts = [text_of[id(i.platform)] for i in self.items]
         order = [text for text, _ in sorted(Counter(texts).items(), key=lambda x: (-x[1], x[0]))] or ["{}"]
         index = {text: i for i, text in enumerate(order)}
         keys = [key_text(i.entry.key) for i in self.items]
