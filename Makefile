@@ -15,7 +15,7 @@ $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(if $(TORCH),$(BIN)/pip install --quiet $(TORCH))
-	$(BIN)/pip install --quiet --config-settings editable_mode=compat -e '.[dev]'
+	$(BIN)/pip install --quiet -e '.[dev]'
 	touch $@
 
 # sshd for the transfer tests, LibreOffice and poppler for the report tests
