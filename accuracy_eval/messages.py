@@ -17,7 +17,8 @@ from accuracy_eval.records import Attribution, Diagnosis, GateResult, Pair, Side
 
 REFERENCE = "reference"  # what a side is judged by, where a dump's label would stand
 COMPARISON_WORDS = {"<=": "must be at most", "<": "must be under", ">=": "must be at least", ">": "must be over", "==": "must be"}
-LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max", "mismatch_count", "value_mismatch_count")  # the worst element is an example of these
+# the worst element is an example of these
+LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max", "mismatch_count", "value_mismatch_count")
 ATTRIBUTION_WORDS = {
     Attribution.NOT_COMPARABLE: "not comparable",
     Attribution.IDENTICAL: "same bytes",
