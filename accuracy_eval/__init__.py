@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from accuracy_eval.backends.candidates import candidate
-    from accuracy_eval.checking import check, codes
+    from accuracy_eval.checking import check, codes, explain
     from accuracy_eval.compare import compare_dumps
     from accuracy_eval.errors import AccuracyEvalError
     from accuracy_eval.report import load_results, write_reports
@@ -21,18 +21,21 @@ _HOME = {
     "check": "checking",
     "codes": "checking",
     "compare_dumps": "compare",
+    "explain": "checking",
     "load_results": "report",
     "write_reports": "report",
     "__version__": "version",
 }
-__all__ = ["AccuracyEvalError", "__version__", "candidate", "check", "codes", "compare_dumps", "load_results", "write_reports"]
+__all__ = ["AccuracyEvalError", "__version__", "candidate", "check", "codes", "compare_dumps", "explain", "load_results", "write_reports"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "datapath":
+        return import_module(f"{__name__}.datapath")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.ops.spec import Output, Panel, Reference, rows_and_columns
 from accuracy_eval.quantize import get_recipe, reference_scale
 from accuracy_eval.records import Case, Coded, Diagnosis, GateResult, OptionValue, Side, TensorResult, Verdict
+
+if TYPE_CHECKING:
+    from accuracy_eval.datapath import Explanation
 
 _TORCH_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 ONE_STEP = "assert_close limits of the output format, or one code step everywhere"
@@ -200,6 +203,32 @@ def _whole(truth: Reference, a: Coded) -> Coded | Any:
     return Coded(found, a.format) if truth.kind == "codes" else found
 
 
+def explain(
+    actual: Any,
+    *,
+    op: str = "gemm",
+    layout: str = "nn",
+    inputs: Mapping[str, Any],
+    options: Mapping[str, OptionValue] | None = None,
+    unit: str | None = None,
+) -> Explanation:
+    """Which order of operations in which matrix unit gives exactly these bits.
+
+    actual, inputs, options  as in `check`: a float32, float64 or 16-bit GEMM output and its operands (scales included)
+    unit                     only that unit's arithmetic ("sm_90", "hopper", "MI300X", …); None tries all
+    The result's fraction is 1 where every element is reproduced; status says whether that identifies the composition or is only
+    consistent with it. It changes no verdict. UsageError for an op other than gemm or inputs that are not there.
+    """
+    from accuracy_eval.datapath import explain_gemm
+
+    if op != "gemm":
+        raise unknown("op to explain", op, ("gemm",))
+    given = {n: as_coded(v, f"input {n!r}") for n, v in inputs.items()}
+    tensor = as_coded(actual, "actual")
+    problem = _Call(op, layout, dict(options or {}), "", given, None).gemm(tensor).problem
+    return explain_gemm(tensor, problem, unit=unit)
+
+
 @dataclass(frozen=True)
 class _Call:
     """What the caller says was computed."""
@@ -241,7 +270,7 @@ class _Call:
     def reference(self, a: Coded) -> Reference | None:
         """The truth from the inputs, in the output format `a` has; None for an op whose inputs are not all there."""
         if self.op == "gemm":
-            return self._gemm(a)
+            return self.gemm(a)
         if self.op == "quantize" and "amax" in self.inputs:
             amax = self.inputs["amax"]
             scale = reference_scale(decode(amax.codes, amax.format).astype(np.float32), get_recipe(self.recipe))
@@ -252,7 +281,7 @@ class _Call:
             raise UsageError(f"op {self.op}: inputs {', '.join(self.inputs)}; expected {'x, y' if self.op == 'pow' else 'x'}")
         return self._elementwise(a)
 
-    def _gemm(self, a: Coded) -> Reference:
+    def gemm(self, a: Coded) -> Reference:
         for name in ("a", "b"):
             if name not in self.inputs:
                 raise UsageError(f"op gemm: input {name!r} is missing; given: {', '.join(self.inputs)}")

@@ -136,6 +136,20 @@ def test_special_functions_and_reductions_are_judged_by_their_limits():
     assert ae.check(rows[:, :-1].sum(axis=1), op="sum", inputs={"x": rows}).verdict == "FAIL"
 
 
+def test_an_output_is_explained_by_the_unit_that_made_it():
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((40, 64), (24, 64)))
+    bf16 = [x.view(np.uint32) >> 16 for x in (a, b)]
+    operands = [ae.codes(x.astype(np.uint16), format="bfloat16") for x in bf16]
+    made = ae.datapath.gemm("hopper", operands[0].codes, operands[1].codes, format="bfloat16", out="float32")
+    e = ae.explain(ae.codes(made, format="float32"), layout="nt", inputs={"a": operands[0], "b": operands[1]}, unit="sm_90")
+    assert (e.fraction, e.status, e.description) == (1.0, "identified", "T16.25.23 fwd")
+    made[3, 3] ^= 1
+    assert ae.explain(ae.codes(made, format="float32"), layout="nt", inputs={"a": operands[0], "b": operands[1]}, unit="sm_90").fraction < 1
+    with pytest.raises(UsageError, match="unknown op to explain 'exp'; allowed: gemm"):
+        ae.explain(made, op="exp", inputs={"x": made})
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
