@@ -351,7 +351,11 @@ def _ulps(x: Values, f: Format) -> Values:
 
 def _relative(sums: NDArray[np.float64]) -> float:
     use = sums[:, 1] > 0
-    return float(np.sqrt((sums[use, 0] / sums[use, 1]).max())) if use.any() else math.nan
+    if not use.any():
+        return math.nan
+    with np.errstate(invalid="ignore"):
+        ratio = sums[use, 0] / sums[use, 1]  # squares beyond float64 on both sides leave nothing that is certain
+    return float(np.sqrt(np.where(np.isnan(ratio), np.inf, ratio).max()))
 
 
 def _largest_products(problem: Gemm) -> tuple[NDArray[np.int64], NDArray[np.int64], Values]:

@@ -25,7 +25,7 @@ from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.diagnose import Context, diagnose, gate_cannot_fail, named, rows_of, structural
 from accuracy_eval.errors import UsageError, VerdictError, unknown
 from accuracy_eval.formats import FORMATS, decode, encode, get_format
-from accuracy_eval.gates import load_profile
+from accuracy_eval.gates import Profile, load_profile
 from accuracy_eval.judge import judge_tensor, side_of
 from accuracy_eval.messages import side_message
 from accuracy_eval.metrics.measured import Measured
@@ -49,6 +49,8 @@ def codes(array: Any, *, format: str) -> Coded:
     """Codes of a named format as an array `check` takes. UsageError unless they are unsigned integers of the format's width."""
     fmt = get_format(format)
     found = np.asarray(array)
+    if not found.dtype.isnative:
+        found = found.astype(found.dtype.newbyteorder("="))
     if found.dtype != fmt.storage:
         raise UsageError(f"codes of {fmt.name}: found dtype {found.dtype}; allowed: {fmt.storage.name}, one code an element")
     return Coded(found, fmt.name)
@@ -60,8 +62,12 @@ def as_coded(array: Any, name: str = "array") -> Coded:
         return array
     if hasattr(array, "detach") and hasattr(array, "element_size"):
         return _from_torch(array, name)
+    if isinstance(array, np.ma.MaskedArray):
+        raise UsageError(f"{name}: a masked array; fill it or select its elements first, the mask would be ignored")
     found = np.asarray(array)
-    if found.dtype.name in ("int64", "bool") and found.size and abs(found.astype(np.int64)).max() < 1 << 31:
+    if not found.dtype.isnative:
+        found = found.astype(found.dtype.newbyteorder("="))
+    if found.dtype.name in ("int64", "bool") and (not found.size or -(1 << 31) <= int(found.min()) <= int(found.max()) < 1 << 31):
         found = found.astype(np.int32)
     if found.dtype.name not in FORMATS:
         allowed = ", ".join(n for n, f in FORMATS.items() if not f.scale_only)
@@ -162,8 +168,15 @@ def check(
     a = as_coded(actual, "actual")
     e = None if expected is None else as_coded(expected, "expected")
     given = {n: as_coded(v, f"input {n!r}") for n, v in (inputs or {}).items()}
+    if e is not None and get_format(a.format).kind == "int" and get_format(e.format).kind == "float":
+        a = as_coded(decode(a.codes, a.format))  # expected is not to be rounded to an integer
+    profile = load_profile(gates)
     if op is not None:
-        get_op(op)
+        _check_names(op, options or {}, recipe)
+    if gates != "default" and not (op and given):
+        raise UsageError(
+            f"gates={gates!r} needs op and inputs; plain arrays are judged by the limits of their format, and by rtol and atol"
+        )
     call = _Call(op or "", layout, dict(options or {}), recipe or "", given, contract)
     truth = call.reference(a) if op and given else None
     if truth is not None and truth.kind == "codes" and e is not None and e.shape == a.shape:
@@ -179,12 +192,33 @@ def check(
     if tolerance and not (tolerance[0] >= 0 and tolerance[1] >= 0):
         raise UsageError(f"rtol {rtol}, atol {atol}: tolerances are 0 or more")
     against = _measure(a, e if e is not None else _whole(cast(Reference, truth), a), tolerance)
-    side, result = _judge_by_array(a, cast(Coded, e), against, call) if truth is None else _judge_by_truth(a, truth, call, gates)
+    side, result = _judge_by_array(a, cast(Coded, e), against, call) if truth is None else _judge_by_truth(a, truth, call, profile)
+    if truth is not None and truth.kind == "values" and e is not None and e.format == a.format:
+        side = _with_expected(side, _judge_by_truth(e, truth, call, profile)[0])
     budgeted = {k: v for k, v in side.metrics.items() if k.startswith(("budget_", "inner_", "over_budget"))}
     side = replace(side, metrics={**reported(against), **budgeted})
     if tolerance:
         side = _with_tolerance(side, against, tolerance)
     return Comparison(side, replace(result, verdict=side.verdict, sides=(side,)))
+
+
+def _check_names(op: str, options: Mapping[str, OptionValue], recipe: str | None) -> None:
+    """UsageError for an option the op does not have, or a recipe that does not exist: they would change nothing."""
+    spec = get_op(op)
+    allowed = {*spec.options, *(("format",) if op == "cast" else ())}
+    for name in options:
+        if name not in allowed:
+            raise unknown(f"{op} option", name, allowed or ["(none)"])
+    if recipe:
+        get_recipe(recipe)
+
+
+def _with_expected(side: Side, expected: Side) -> Side:
+    """A passing side beside an expectation that is itself off: the two cannot both be meant."""
+    if side.verdict is not Verdict.PASS or expected.verdict is not Verdict.FAIL:
+        return side
+    note = "`actual` keeps its budget around the truth computed from the inputs; `expected` does not: see what computed it"
+    return replace(side, verdict=Verdict.WARN, note=note)
 
 
 def _measure(a: Coded, e: Coded | Any, tolerance: tuple[float, float] | None) -> Measured:
@@ -325,14 +359,14 @@ def _coded_reference(expected: Any, a: Coded) -> Reference:
     return Reference("codes", a.format, a.shape, "exact", lambda: iter((Panel(0, codes_of),)), resolution={"element": "one code"})
 
 
-def _judge_by_truth(a: Coded, truth: Reference, call: _Call, gates: str) -> tuple[Side, TensorResult]:
+def _judge_by_truth(a: Coded, truth: Reference, call: _Call, profile: Profile) -> tuple[Side, TensorResult]:
     """By the gates of a profile against the truth computed from the inputs."""
     case = call.case(out=get_format(a.format).family)
     output = Output("d" if call.op == "gemm" else "result", truth.shape, a.format, exact=truth.kind == "codes")
     tensor = Coded(a.codes.reshape(truth.shape), a.format)
     side = side_of("actual", tensor, contract=truth.contract)
     result = judge_tensor(
-        case, call.op, get_op(call.op).family, "", output, [side], {"actual": truth}, load_profile(gates), inputs={"actual": call.inputs},
+        case, call.op, get_op(call.op).family, "", output, [side], {"actual": truth}, profile, inputs={"actual": call.inputs},
     )  # fmt: skip
     judged = result.sides[0]
     if call.op in ("quantize", "cast") and judged.verdict is Verdict.FAIL:

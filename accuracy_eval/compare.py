@@ -16,7 +16,7 @@ from typing import Literal
 
 from accuracy_eval.cases import case_id
 from accuracy_eval.digests import sha256_many
-from accuracy_eval.errors import AccuracyEvalError, InputMismatch, UsageError
+from accuracy_eval.errors import AccuracyEvalError, FileError, InputMismatch, UsageError
 from accuracy_eval.formats import Codes
 from accuracy_eval.gates import Profile, load_profile
 from accuracy_eval.judge import Rows, SideTensor, judge_tensor
@@ -169,9 +169,12 @@ def _compare_case(
         return
     try:
         yield from _judge_case(agreed, records, operands, profile, mode, cross_format, verify)
-    except AccuracyEvalError as error:
+    except FileError as error:
         error.add_note(f"while comparing {first.id}")
         raise
+    except AccuracyEvalError as error:  # a record that makes no sense costs its case, not the report
+        for e in agreed:
+            yield skip(e.label, Verdict.ERROR, f"could not be judged: {error}")
 
 
 def _check_inputs(
@@ -247,9 +250,9 @@ def _side(e: Entry, record: CaseRecord, name: str, verify: bool) -> SideTensor:
     views = [e.dump.view(record, t, verify=verify) for t in results]
     rows = tuple(_rows_of(v) for v in views)
     unwritten = record.notes.get("never_written", {}).get(name, 0)
-    return SideTensor(
-        e.label, results[0].format, results[0].shape, results[0].sha256, rows, record.contract, int(unwritten), record.repeats
-    )
+    first = results[0]
+    digest = first.sha256 if verify else ""  # only a verified digest may stand for the bytes
+    return SideTensor(e.label, first.format, first.shape, digest, rows, record.contract, int(unwritten), record.repeats)
 
 
 def _rows_of(view: Codes) -> Rows:

@@ -7,6 +7,8 @@ while the device computes.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -104,6 +106,7 @@ def dump(
     if finished:
         _same_run(parts, info, provenance)
     parts.mkdir(parents=True, exist_ok=True)
+    lock = _only_writer(parts)
     run = {**provenance, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     work = [(case, c) for case in todo for c in _chosen(backend, case, candidates)]
     _check_names(work, candidates)
@@ -147,11 +150,25 @@ def dump(
         records = [f.result() for f in pending]
     _count(summary, records)
     if pack:
+        if out.exists() and not resume:
+            raise UsageError(f"{out} appeared while this dump ran; the results are in {parts}: pack them with accuracy-eval merge")
         store.pack(parts, out)
     else:
         summary.path = parts
+    os.close(lock)
     summary.time_s = time.monotonic() - started
     return summary
+
+
+def _only_writer(parts: Path) -> int:
+    """A lock on the folder for as long as this process lives; UsageError when another dump writes there."""
+    handle = os.open(parts, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise UsageError(f"{parts}: another dump is writing there; wait for it, or choose another file") from None
+    return handle
 
 
 # what must be equal for two halves of a dump to be one: the device and the software that computes

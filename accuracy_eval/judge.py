@@ -31,6 +31,7 @@ from accuracy_eval.records import Case, Coded, Diagnosis, Side, TensorResult, Ve
 Codes = NDArray[Any]
 Rows = Callable[[int, int], Codes]  # (first, end) -> codes [end - first, columns] of the tensor's 2-D view
 WORST = 16
+ZEROS_WITHIN = 0.5  # of the budget: an all-zero output that uses less is a flush the limits allow, not a kernel that did nothing
 KEPT_ELEMENTS = 1 << 22  # of a reference kept whole, so that a diagnosis may look at it again (32 MiB)
 NEAR_BUDGET = 0.7  # of a contract's budget: healthy units stay below (docs/budgets.md); above it a side warns
 
@@ -127,7 +128,8 @@ def judge_tensor(
         attribute(output, judged[a], judged[b], by_pair.get((a, b)), referenced=referenced, kin=frozenset((a, b)) in together)
         for a, b in itertools.combinations(judged, 2)
     )
-    verdicts = [s.verdict for s in judged.values()] if references or not pairs else []
+    # without a reference no side passes by itself, but what was never written fails all the same
+    verdicts = [s.verdict for s in judged.values() if references or not pairs or s.verdict is Verdict.FAIL]
     verdict = max([*verdicts, *(p.verdict for p in pairs)], key=lambda v: v.severity)
     return TensorResult(case_name, case, family, candidate, output.name, output.shape, verdict, tuple(judged.values()), pairs)
 
@@ -260,8 +262,11 @@ def _judge_measured(m: Measured, rounded: Measured, gates: Sequence[Gate], s: Si
 
 
 def _within_the_edge(d: Diagnosis, m: Measured) -> bool:
-    """An Inf where the rounded truth is the largest finite value, or the reverse, on elements whose budget spans the overflow threshold."""
-    return d.code in ("inf-in-actual", "inf-in-expected") and m.metrics.get("over_budget") == 0 and m.classes.nan_sets_equal
+    """What a budget settles although the structure differs: an Inf beside the largest finite value where the budget spans the overflow
+    threshold, and zeros for values so small that half the budget covers them."""
+    if m.metrics.get("over_budget") != 0 or not m.classes.nan_sets_equal:
+        return False
+    return d.code in ("inf-in-actual", "inf-in-expected") or (d.code == "all-zero" and m.metrics["budget_max"] < ZEROS_WITHIN)
 
 
 def _name_the_cause(side: Side, s: SideTensor, case: Case, output: Output, found: _Found, inputs: Inputs) -> Side:

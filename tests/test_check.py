@@ -122,6 +122,56 @@ def test_the_message_names_the_element_that_breaks_its_budget_not_the_largest_er
     assert "PASS" in repr(ae.check(a, a))
 
 
+def test_float64_products_of_any_range_have_their_true_value():
+    a, b = np.array([[0.0, 1.0], [1.0, 1.0]]), np.array([[1e300, 1.0], [1e-300, 2.0]])
+    right = a @ b
+    assert ae.check(right, op="gemm", inputs={"a": a, "b": b}).verdict == "PASS"
+    flushed = right.copy()
+    flushed[0, 0] = 0.0
+    assert ae.check(flushed, op="gemm", inputs={"a": a, "b": b}).verdict == "FAIL"
+    tiny = ae.check(np.array([[1e-160]]), op="gemm", inputs={"a": np.array([[0.0, 1.0]]), "b": np.array([[1e160], [1e-160]])})
+    assert tiny.metrics["max_abs"] == 0.0
+
+
+def test_byte_order_and_range_of_arrays_do_not_change_what_they_mean():
+    x = np.array([1.0, 2.0])
+    assert ae.check(x.astype(">f8"), x).verdict == "PASS"
+    assert ae.check(x.astype(">f8"), 4 * x).verdict == "FAIL"
+    with pytest.raises(UsageError, match="dtype int64 is no format"):
+        ae.check(np.array([-(2**63), 7]), np.array([0, 7]))
+    with pytest.raises(UsageError, match="a masked array"):
+        ae.check(np.ma.masked_array([1.0, 2.0], [True, False]), x)
+    assert ae.check([1, 2, 3], [1.4, 2.4, 3.4]).verdict == "FAIL"
+
+
+def test_an_expectation_that_is_itself_off_is_not_passed_over():
+    a, b = (np.random.default_rng(6).standard_normal((8, 8)).astype(np.float32) for _ in range(2))
+    good = (a.astype(np.float64) @ b).astype(np.float32)
+    c = ae.check(good, 2 * good, op="gemm", inputs={"a": a, "b": b})
+    assert c.verdict == "WARN"
+    assert "`expected` does not" in c.message
+
+
+def test_reductions_over_nan_and_inf_are_judged():
+    x = np.array([[np.nan, 1, 2], [np.inf, 1, 2], [0, 1, 2]], np.float32)
+    for op in ("sum", "mean", "max", "logsumexp", "softmax"):
+        with np.errstate(invalid="ignore"):
+            m = x.astype(np.float64)
+            e = np.exp(m - m.max(1, keepdims=True))
+            truth = {
+                "sum": m.sum(1), "mean": m.mean(1), "max": m.max(1), "logsumexp": m.max(1) + np.log(e.sum(1)),
+                "softmax": e / e.sum(1, keepdims=True),
+            }[op]  # fmt: skip
+        truth = np.where(np.isinf(x.max(1)) & (op == "logsumexp"), np.inf, truth) if truth.ndim == 1 else truth
+        assert ae.check(truth.astype(np.float32), op=op, inputs={"x": x}).verdict == "PASS", op
+
+
+def test_a_tolerance_that_zeros_would_pass_warns():
+    x = np.ones(4, np.float32)
+    c = ae.check(x, x, rtol=1.0)
+    assert (c.verdict, c.diagnoses[-1].code) == ("WARN", "gate-cannot-fail")
+
+
 def test_empty_arrays_are_inconclusive():
     c = ae.check(np.ones((0, 3)), np.ones((0, 3)))
     assert (c.verdict, c.passed) == ("INCONCLUSIVE", False)
@@ -162,6 +212,9 @@ def test_an_output_is_explained_by_the_unit_that_made_it():
             "unknown gemm input 'z'",
         ),
         ({"actual": np.ones(2), "expected": np.ones(2), "atol": -1.0}, "tolerances are 0 or more"),
+        ({"actual": np.ones(2), "expected": np.ones(2), "gates": "nonsense"}, "unknown gates profile 'nonsense'"),
+        ({"actual": np.ones(2), "expected": np.ones(2), "gates": "exact"}, "gates='exact' needs op and inputs"),
+        ({"actual": np.ones(2), "op": "exp", "inputs": {"x": np.ones(2)}, "options": {"alfa": 2.0}}, "unknown exp option 'alfa'"),
         ({"actual": np.ones(2), "op": "cast", "inputs": {"x": np.ones(2)}}, "op cast: needs"),
     ],
 )

@@ -20,17 +20,21 @@ from accuracy_eval.store import Dump, write_part
 SHAPE = (("m", 96), ("n", 64), ("k", 512))
 
 
-def dump_with(folder, label, case, change, *, contract="", candidate="default"):
-    """A dump of one gemm case whose float64 result is passed through `change(values, a, b)` and rounded once."""
+def dump_with(folder, label, case, change, *, contract="", candidate="default", notes=None, digest_of=None):
+    """A dump of one gemm case whose float64 result is passed through `change(values, a, b)` and rounded once.
+
+    digest_of  another change, whose result's digest the record states: a file that was altered
+    """
     codes = operand_codes(get_op("gemm"), case, "ocp")
     formats = {o.name: o.format for o in get_op("gemm").operands(case, "ocp")}
     a, b = (decode(codes[n], formats[n]) for n in "ab")
     output = get_op("gemm").outputs(case, "ocp")[0]
     d = encode(change(a @ b.T, a, b), output.format)
+    digest = sha256_codes(d if digest_of is None else encode(digest_of(a @ b.T, a, b), output.format))
     tensors = [TensorRecord(n, "source", formats[n], codes[n].shape, sha256_codes(codes[n])) for n in codes]
     record = CaseRecord(case_id(case), case, candidate, "done", "",
-                        (*tensors, TensorRecord("d", "output", output.format, output.shape, sha256_codes(d))),
-                        contract or get_op("gemm").contract(case), 1, {"d": 1})  # fmt: skip
+                        (*tensors, TensorRecord("d", "output", output.format, output.shape, digest)),
+                        contract or get_op("gemm").contract(case), 1, {"d": 1}, notes or {})  # fmt: skip
     write_part(folder / label, record, {"d": d}, info={"suite": "s", "suite_digest": "d"}, platform={"label": label})
     return folder / label
 
@@ -148,6 +152,30 @@ def test_without_a_reference_bytes_speak_and_nobody_is_named(tmp_path):
     assert {s.verdict for s in same.sides} == {Verdict.INCONCLUSIVE}
     off = pair(tmp_path / "2", make_case("gemm", SHAPE), lost_k, right, reference="none")
     assert (off.verdict, off.pairs[0].attribution) == (Verdict.FAIL, Attribution.UNDETERMINED)
+
+
+def test_without_a_reference_a_side_that_was_never_written_still_fails(tmp_path):
+    case = make_case("gemm", SHAPE)
+    paths = [dump_with(tmp_path, name, case, right, notes={"never_written": {"d": 5}}) for name in ("a", "b")]
+    (result,) = compare_dumps(*paths, reference="none").tensors
+    assert result.verdict is Verdict.FAIL
+
+
+def test_a_record_that_makes_no_sense_costs_its_case_and_not_the_report(tmp_path):
+    case = make_case("gemm", SHAPE)
+    good = dump_with(tmp_path, "a", case, right)
+    bad = dump_with(tmp_path, "b", make_case("gemm", (("m", 8), ("n", 8), ("k", 8))), right, contract="fp17acc")
+    results = compare_dumps(good, bad)
+    assert [t.verdict for t in results.tensors] == [Verdict.PASS]
+    assert any("unknown contract 'fp17acc'" in n.reason and n.verdict is Verdict.ERROR for n in results.not_compared)
+    assert results.exit_code == 1
+
+
+def test_bytes_that_were_not_verified_are_never_taken_for_equal(tmp_path):
+    case = make_case("gemm", SHAPE)
+    paths = [dump_with(tmp_path, "a", case, right), dump_with(tmp_path, "b", case, lost_k, digest_of=right)]
+    (result,) = compare_dumps(*paths, verify=False).tensors
+    assert [s.verdict for s in result.sides] == [Verdict.PASS, Verdict.FAIL]
 
 
 def test_three_dumps_give_every_pair(tmp_path):

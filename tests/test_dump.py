@@ -1,6 +1,7 @@
 """dump on real devices: torch's CPU and the reference; candidates that fail in known ways; kills and resumes."""
 
 import dataclasses
+import fcntl
 import os
 import signal
 import subprocess
@@ -200,3 +201,30 @@ def test_kill_at_any_moment_loses_at_most_the_cases_in_flight(tmp_path):
     assert done.returncode == 0
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps  # no case ran twice
     assert len(Dump.open(tmp_path / "a.h5.parts").records) == total
+
+
+def test_a_kernel_that_hands_out_one_buffer_is_seen_to_differ(tmp_path, cpu):
+    dump(suite(), cpu, tmp_path / "a.h5", candidates=["one-buffer"])
+    d = Dump.open(tmp_path / "a.h5")
+    assert d.records[0].distinct == {"d": 2}
+    assert d.verify_all() == 2
+
+
+def test_two_dumps_never_write_into_one_folder(tmp_path):
+    folder = tmp_path / "a.h5.parts"
+    folder.mkdir()
+    handle = os.open(folder, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with pytest.raises(UsageError, match="another dump is writing there"):
+        dump(suite(), open_backend("reference"), tmp_path / "a.h5")
+    os.close(handle)
+    dump(suite(), open_backend("reference"), tmp_path / "a.h5")
+
+
+def test_merge_overwrites_nothing_but_its_inputs(tmp_path):
+    dump(suite(), open_backend("reference"), tmp_path / "a.h5")
+    (tmp_path / "precious.txt").write_text("precious")
+    with pytest.raises(UsageError, match="is not one of the dumps to merge"):
+        merge([tmp_path / "a.h5"], tmp_path / "precious.txt")
+    assert (tmp_path / "precious.txt").read_text() == "precious"
+    merge([tmp_path / "a.h5"], tmp_path / "a.h5")

@@ -21,7 +21,7 @@ from accuracy_eval.records import Coded
 
 ALL = list(FORMATS)
 SPECS = ((1e-2, 1e-2), (0.0, 0.0))
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 INDICES = ("max_abs_index", "max_rel_index", "ulp_max_index", "inner_err_index", "budget_max_index")
 
@@ -50,7 +50,8 @@ def check(m: Measured, t: dict[str, Any]) -> None:
         elif name == "gain_se":
             assert got == pytest.approx(want, rel=1e-6, abs=1e-7 * scale["gain"]), name
         elif name == "bias_sigma":
-            assert got == pytest.approx(want, rel=1e-12, abs=1e-12 * scale["bias"]), name
+            # every difference is rounded once: a spread far below the mean is known that much less
+            assert got == pytest.approx(want, rel=1e-12, abs=1e-12 * scale["bias"] + 1e-15 * scale["bias"] ** 2), name
         elif name == "bias_ulp":
             assert got == pytest.approx(want, rel=1e-13, abs=1e-13 * scale["ulp"]), name
         elif name == "cosine":

@@ -156,8 +156,8 @@ def test_values_that_differ_between_dumps_are_all_kept(tmp_path: Path) -> None:
     a = _folder(tmp_path / "a", [1], info={**INFO, "producer": "accuracy-eval 0.2.0"})
     b = _folder(tmp_path / "b", [2], info={**INFO, "producer": "accuracy-eval 0.1.0"})
     c = merge([a, b], tmp_path / "c.h5")
-    for order in ([a, b], [b, a, c]):
-        info = Dump.open(merge(order, tmp_path / "m.h5")).info
+    for i, order in enumerate(([a, b], [b, a, c])):
+        info = Dump.open(merge(order, tmp_path / f"m{i}.h5")).info
         assert info["producer"] == "accuracy-eval 0.1.0"
         assert info["joined"] == {"producer": ["accuracy-eval 0.1.0", "accuracy-eval 0.2.0"]}
         assert "suites" not in info

@@ -79,7 +79,7 @@ def present(results: Results, *, forms: tuple[str, ...], out: str | None, strict
     from accuracy_eval.records import Verdict, to_json
     from accuracy_eval.report import write_reports
 
-    folder = Path(out) if out else Path("reports") / "-vs-".join(d.label for d in results.dumps)
+    folder = Path(out) if out else Path("reports") / "-vs-".join(_folder_name(d.label) for d in results.dumps)
     written = write_reports(results, folder, to=forms) if forms else []
     if as_json:
         import json
@@ -94,6 +94,13 @@ def present(results: Results, *, forms: tuple[str, ...], out: str | None, strict
             click.echo(f"  {path}")
     warned = any(t.verdict is Verdict.WARN for t in results.tensors)
     return max(results.exit_code, 1) if strict and warned else results.exit_code
+
+
+def _folder_name(label: str) -> str:
+    """A label as part of a folder's name: no path of the label's own."""
+    import re
+
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip(".-") or "dump"
 
 
 def _terminal_width() -> int:

@@ -29,6 +29,8 @@ def inspect_command(dump: str, case: str | None, platform: bool, verify: bool, a
         d.check_structure()
         checked = d.verify_all()
         click.echo(f"{dump}: {checked} tensors, every digest matches", err=True)
+    if case is not None:
+        d.record(case)
     if as_json:
         found: Any = [to_json(r) for r in d.records if case is None or r.id == case]
         click.echo(json.dumps({"info": d.info, "content_digest": d.content_digest, "platform": d.platform, "records": found}, default=str))

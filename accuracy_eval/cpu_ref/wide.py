@@ -7,6 +7,8 @@ nothing overflows before the result does; the split of a product loses bits only
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -108,6 +110,7 @@ def product(a: Values, b: Values) -> tuple[Values, Values]:
 
     map_threads(run, [slice(j, min(j + COLUMNS, y.shape[1])) for j in range(0, y.shape[1], COLUMNS)])
     total = hi + lo
+    lost = _may_be_lost(x, y, total)
     z = total - hi
     lo = (hi - (total - z)) + (lo - z)
     scale = ea + eb
@@ -115,10 +118,33 @@ def product(a: Values, b: Values) -> tuple[Values, Values]:
     half = scale // 2
     hi = np.ldexp(np.ldexp(total, half), scale - half)
     lo = np.where(np.isfinite(hi), np.ldexp(np.ldexp(lo, half), scale - half), 0.0)
+    for i, j in np.argwhere(lost):
+        hi[i, j], lo[i, j] = _exact(a[i], b[:, j])
     for rows, cols in ((~finite_a, slice(None)), (slice(None), ~finite_b)):
         hi[rows, cols] = a[rows] @ b[:, cols]
         lo[rows, cols] = 0.0
     return hi, lo
+
+
+def _may_be_lost(x: Values, y: Values, total: Values) -> NDArray[np.bool_]:
+    """Elements so small beside their row's and column's largest that products of the scaled operands may have underflowed: the large
+    ones met zeros. Above 2^-900 what underflowed (below K·2^-1022) is beyond the doubled accumulator anyway."""
+    with np.errstate(divide="ignore"):
+        small_x = np.where(x == 0, np.inf, np.abs(x)).min(axis=1, initial=np.inf)
+        small_y = np.where(y == 0, np.inf, np.abs(y)).min(axis=0, initial=np.inf)
+        reach = np.log2(small_x)[:, None] + np.log2(small_y)[None, :]
+    return np.asarray((np.abs(total) < 2.0**-900) & (reach < -900))
+
+
+def _exact(a: Values, b: Values) -> tuple[float, float]:
+    """(hi, lo) of one dot product in exact arithmetic."""
+    both = np.flatnonzero((a != 0) & (b != 0))
+    total = sum((Fraction(float(a[k])) * Fraction(float(b[k])) for k in both), Fraction(0))
+    try:
+        hi = float(total)
+        return hi, float(total - Fraction(hi))
+    except OverflowError:
+        return math.copysign(math.inf, total), 0.0
 
 
 def exponents(x: Values, axis: int) -> NDArray[np.int64]:

@@ -73,12 +73,14 @@ def _parts(r: Reduction, codes: Any, fmt: str, out: str, contract: str) -> Itera
         values = decode(codes[first:end], fmt)
         truth = reduce(r, values)
         if r.budgeted:
-            yield first, truth, sum_budget(values, parse_contract(contract), mean=r.name == "mean")
+            budget = sum_budget(values, parse_contract(contract), mean=r.name == "mean")
+            yield first, truth, np.where(np.isfinite(truth), budget, 0.0)
         else:
             with np.errstate(invalid="ignore"):
                 # the limit covers the output's own rounding; what may be off before it is half an ulp less
                 budget = np.maximum(reduce_limit(r, values, truth, out) - ulp(truth, out) / 2, 0.0)
-                yield first, truth, budget + _separate_steps(r, values, truth, out)
+                budget = budget + _separate_steps(r, values, truth, out)
+                yield first, truth, np.where(np.isfinite(truth), budget, 0.0)
 
 
 def _separate_steps(r: Reduction, x: Values, truth: Values, out: str) -> Values | float:

@@ -42,7 +42,7 @@ def pack(folder: str | Path, out: str | Path, *, keep_parts: bool = False, progr
     aside = folder.with_name(f"{folder.name}.packed")
     if aside.is_dir():  # of an earlier pack that was killed after its result was complete
         _remove_parts(aside)
-    result = merge([folder], out, progress=progress)
+    result = _merge([folder], out, progress)
     if not keep_parts:
         if not result.resolve().is_relative_to(folder.resolve()):
             # at once, not file by file: half a folder would look like a run to be resumed and packed over the result
@@ -85,6 +85,13 @@ def merge(paths: Sequence[str | Path], out: str | Path, *, progress: Callable[[i
     are a FileError naming both files. The result is the same in whatever order the paths are given. Codes are copied as they
     are, not verified: their digests travel along and are verified on reading.
     """
+    there = Path(out)
+    if there.exists() and not (there.is_file() and any(there.samefile(p) for p in map(Path, paths) if p.exists())):
+        raise UsageError(f"{there} exists already and is not one of the dumps to merge; remove it or choose another name")
+    return _merge(paths, out, progress)
+
+
+def _merge(paths: Sequence[str | Path], out: str | Path, progress: Callable[[int, int], None] | None) -> Path:
     files: list[Path] = []
     for p in map(Path, paths):
         found = part_files(p) if p.is_dir() else [p]
