@@ -65,7 +65,7 @@ METRICS: dict[str, Metric] = {
                lambda t: t.snr_db),
         Metric("sym_diff", "1 - 2⟨a,e⟩/(‖a‖²+‖e‖²) = ‖d‖²/(‖a‖²+‖e‖²)", "", "lower", SMALL, lambda t: t.sym_diff),
         Metric("max_scaled", "max |d|/max(1,|e|)", "", "lower", SMALL, _if_valid(lambda t: t.max_scaled)),
-        Metric("max_rel", "max |d|/|e| over e ≠ 0", "", "lower", SMALL, lambda t: t.max_rel),
+        Metric("max_rel", "max |d|/|e| over e ≠ 0, to 2^-50 of itself", "", "lower", SMALL, lambda t: t.max_rel),
         Metric("max_rel_index", "where |d|/|e| is largest", "index", "info", TEXT, lambda t: t.index(t.max_rel_at)),
         Metric("nonzero_where_expected_zero", "elements with e = 0 and a ≠ 0", "elements", "lower", COUNT, lambda t: t.nonzero_at_zero),
         Metric("zero_reference", "1 if every finite expected value is zero", "", "info", COUNT, _if_valid(lambda t: int(t.ee == 0))),
