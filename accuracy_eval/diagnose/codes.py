@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from accuracy_eval.diagnose import facts, places, products, scales, values
 from accuracy_eval.diagnose.context import Context, Finding, Look
 from accuracy_eval.messages import number
@@ -188,6 +190,11 @@ NOT_NAMED: dict[str, str] = {
 
 def diagnose(context: Context) -> list[Diagnosis]:
     """Named causes of what was measured, the most telling first; empty where nothing is sure. Same answer for the same context."""
+    with np.errstate(all="ignore"):  # faulty data overflow and divide by zero; a rule that meets NaN finds nothing
+        return _diagnose(context)
+
+
+def _diagnose(context: Context) -> list[Diagnosis]:
     look = Look(context)
     if look.truth is None:
         look.truth = products.truth(look)
