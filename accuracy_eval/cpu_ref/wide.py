@@ -110,7 +110,8 @@ def product(a: Values, b: Values) -> tuple[Values, Values]:
 
     map_threads(run, [slice(j, min(j + COLUMNS, y.shape[1])) for j in range(0, y.shape[1], COLUMNS)])
     total = hi + lo
-    lost = _may_be_lost(x, y, total)
+    lost = _may_be_lost(_smallest(a, ea, 1), _smallest(b, eb, 0), total)
+    lost &= finite_a[:, None] & finite_b
     z = total - hi
     lo = (hi - (total - z)) + (lo - z)
     scale = ea + eb
@@ -126,14 +127,19 @@ def product(a: Values, b: Values) -> tuple[Values, Values]:
     return hi, lo
 
 
-def _may_be_lost(x: Values, y: Values, total: Values) -> NDArray[np.bool_]:
+def _smallest(x: Values, exponent: NDArray[np.int64], axis: int) -> Values:
+    """log2 of the smallest non-zero magnitude of each row (axis 1) or column (axis 0) beside its largest; Inf where all are zero.
+
+    Taken before scaling, which may itself round the smallest to zero.
+    """
+    smallest = np.where(x == 0, np.inf, np.abs(x)).min(axis=axis, keepdims=True, initial=np.inf)
+    return np.asarray(np.log2(smallest) - exponent)
+
+
+def _may_be_lost(small_a: Values, small_b: Values, total: Values) -> NDArray[np.bool_]:
     """Elements so small beside their row's and column's largest that products of the scaled operands may have underflowed: the large
     ones met zeros. Above 2^-900 what underflowed (below K·2^-1022) is beyond the doubled accumulator anyway."""
-    with np.errstate(divide="ignore"):
-        small_x = np.where(x == 0, np.inf, np.abs(x)).min(axis=1, initial=np.inf)
-        small_y = np.where(y == 0, np.inf, np.abs(y)).min(axis=0, initial=np.inf)
-        reach = np.log2(small_x)[:, None] + np.log2(small_y)[None, :]
-    return np.asarray((np.abs(total) < 2.0**-900) & (reach < -900))
+    return np.asarray((np.abs(total) < 2.0**-900) & (small_a + small_b < -900))
 
 
 def _exact(a: Values, b: Values) -> tuple[float, float]:
