@@ -111,7 +111,7 @@ def product(a: Values, b: Values) -> tuple[Values, Values]:
     map_threads(run, [slice(j, min(j + COLUMNS, y.shape[1])) for j in range(0, y.shape[1], COLUMNS)])
     total = hi + lo
     lost = _may_be_lost(_smallest(a, ea, 1), _smallest(b, eb, 0), total)
-    lost &= finite_a[:, None] & finite_b
+    lost = lost & (finite_a[:, None] & finite_b[None, :])
     z = total - hi
     lo = (hi - (total - z)) + (lo - z)
     scale = ea + eb
