@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 PYTEST_WORKERS ?= 2
 
-.PHONY: demo test lint types layers check bench clean setup system
+.PHONY: demo test coverage lint types layers check bench clean setup system
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.ready
@@ -27,6 +27,13 @@ demo: setup
 
 test: setup system
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+
+# the same tests with every line and branch counted (slower), then the table
+coverage: setup system
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n $(PYTEST_WORKERS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --sort=cover
 
 lint: setup
 	$(BIN)/ruff check .

@@ -96,7 +96,7 @@ def _times(hi: float, lo: float, f: float) -> tuple[float, float]:
 def product(a: Values, b: Values) -> tuple[Values, Values]:
     """(hi, lo) with hi + lo = a·b: a [r, K], b [K, c] float64 of any range; NaN and Inf as IEEE float64 gives them (lo is 0 there)."""
     ea, eb = exponents(a, 1), exponents(b, 0)
-    finite_a, finite_b = np.isfinite(a).all(axis=1), np.isfinite(b).all(axis=0)
+    finite_a, finite_b = np.asarray(np.isfinite(a).all(axis=1)), np.asarray(np.isfinite(b).all(axis=0))
     x, y = np.ascontiguousarray(np.ldexp(a, -ea)), np.ascontiguousarray(np.ldexp(b, -eb))
     x[~finite_a], y[:, ~finite_b] = 0.0, 0.0
     hi, lo = np.zeros((a.shape[0], b.shape[1])), np.zeros((a.shape[0], b.shape[1]))
@@ -111,7 +111,7 @@ def product(a: Values, b: Values) -> tuple[Values, Values]:
     map_threads(run, [slice(j, min(j + COLUMNS, y.shape[1])) for j in range(0, y.shape[1], COLUMNS)])
     total = hi + lo
     lost = _may_be_lost(_smallest(a, ea, 1), _smallest(b, eb, 0), total)
-    lost = lost & (finite_a[:, None] & finite_b[None, :])
+    lost &= finite_a[:, None] & finite_b[None, :]
     z = total - hi
     lo = (hi - (total - z)) + (lo - z)
     scale = ea + eb
