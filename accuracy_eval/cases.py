@@ -26,6 +26,7 @@ from typing import Any
 
 from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.formats import get_family
+from accuracy_eval.ops.gemm import LAYOUTS
 from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.ops.spec import validate
 from accuracy_eval.records import Case, OptionValue
@@ -299,6 +300,13 @@ def filter_cases(
     """The cases that match every given filter; an empty filter matches all. Unknown names raise UsageError."""
     for op in ops:
         get_op(op)
+    _known("layout", layouts, LAYOUTS)
+    _known("lane", lanes, LANES)
+    _known("direction", directions, DIRECTIONS)
+    if inputs:
+        from accuracy_eval.inputs import INPUT_CLASSES
+
+        _known("input class", inputs, INPUT_CLASSES)
     families = {"+".join(get_family(p) for p in f.split("+")) for f in formats}
     return [
         c
@@ -312,6 +320,12 @@ def filter_cases(
         and (not lanes or c.lane in lanes)
         and (not directions or c.direction in directions)
     ]
+
+
+def _known(kind: str, names: Sequence[str], allowed: Iterable[str]) -> None:
+    for name in names:
+        if name not in allowed:
+            raise unknown(kind, name, allowed)
 
 
 def with_seed(cases: Iterable[Case], seed: int) -> list[Case]:

@@ -31,7 +31,7 @@ from accuracy_eval.records import Case, Coded, Diagnosis, Side, TensorResult, Ve
 Codes = NDArray[Any]
 Rows = Callable[[int, int], Codes]  # (first, end) -> codes [end - first, columns] of the tensor's 2-D view
 WORST = 16
-ZEROS_WITHIN = 0.5  # of the budget: an all-zero output that uses less is a flush the limits allow, not a kernel that did nothing
+ZEROS_WITHIN = 0.5  # of the budget: zeros for subnormal values that use less are a flush, not a kernel that did nothing
 KEPT_ELEMENTS = 1 << 22  # of a reference kept whole, so that a diagnosis may look at it again (32 MiB)
 NEAR_BUDGET = 0.7  # of a contract's budget: healthy units stay below (docs/budgets.md); above it a side warns
 
@@ -263,10 +263,14 @@ def _judge_measured(m: Measured, rounded: Measured, gates: Sequence[Gate], s: Si
 
 def _within_the_edge(d: Diagnosis, m: Measured) -> bool:
     """What a budget settles although the structure differs: an Inf beside the largest finite value where the budget spans the overflow
-    threshold, and zeros for values so small that half the budget covers them."""
+    threshold, and zeros for values that all are subnormal and take less than half the budget (a flush)."""
     if m.metrics.get("over_budget") != 0 or not m.classes.nan_sets_equal:
         return False
-    return d.code in ("inf-in-actual", "inf-in-expected") or (d.code == "all-zero" and m.metrics["budget_max"] < ZEROS_WITHIN)
+    if d.code == "all-zero":
+        largest = m.max_expected
+        flush = largest is not None and largest < get_format(m.actual_format).smallest_normal
+        return flush and m.metrics["budget_max"] < ZEROS_WITHIN
+    return d.code in ("inf-in-actual", "inf-in-expected")
 
 
 def _name_the_cause(side: Side, s: SideTensor, case: Case, output: Output, found: _Found, inputs: Inputs) -> Side:

@@ -318,10 +318,13 @@ class Results:
 
 
 RESULTS_SCHEMA = "accuracy-eval-results/1.0"
+_PLAIN = frozenset({str, int, bool, type(None)})
 
 
 def to_json(value: Any) -> Any:
     """Plain JSON data of a record: dataclasses become objects, tuples arrays, NaN/±Inf the strings "NaN"/"Inf"/"-Inf"."""
+    if type(value) in _PLAIN or (type(value) is float and math.isfinite(value)):
+        return value  # nine of ten values of a results file
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, StrEnum):
@@ -336,7 +339,7 @@ def to_json(value: Any) -> Any:
         return to_json(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Inf" if value > 0 else "-Inf")
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, int | float | str):
         return value
     raise UsageError(f"a {type(value).__name__} cannot be written to JSON: {value!r}")
 

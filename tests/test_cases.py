@@ -108,6 +108,9 @@ def test_filters_keep_what_matches_all_of_them():
     assert {(c.op, c.format, c.layout, c.lane, c.direction) for c in kept} == {("gemm", "bfloat16", "nt", "exact", "fwd")}
     with pytest.raises(UsageError, match="unknown op 'gem'"):
         filter_cases(cases, ops=["gem"])
+    for name, kind in (("layouts", "layout"), ("lanes", "lane"), ("directions", "direction"), ("inputs", "input class")):
+        with pytest.raises(UsageError, match=f"unknown {kind} 'zork'; allowed: "):
+            filter_cases(cases, **{name: ["zork"]})
 
 
 def test_a_table_is_the_product_of_its_lists():
