@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
 import struct
 import tomllib
@@ -338,12 +337,7 @@ def shape_text(case: Case) -> str:
     return ".".join(f"{letter}{size}" for letter, size in case.shape)
 
 
-def suite_json(suite: Suite) -> str:
-    """The ids of a suite as a JSON list, for `list --json` and for files that name a suite."""
-    return json.dumps([case_id(c) for c in suite.cases])
-
-
 __all__ = [
     "LANES", "OPS", "Suite", "builtin_suites", "case_id", "filter_cases", "load_suite", "make_case", "parse_case", "parse_suite",
-    "shape_text", "suite_json", "with_seed",
+    "shape_text", "with_seed",
 ]  # fmt: skip

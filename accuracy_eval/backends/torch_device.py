@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -241,8 +241,3 @@ def _pattern(byte: int, size: int) -> int:
     """The integer whose every byte is `byte`, as the signed (1 byte: unsigned) integer torch holds."""
     value = int.from_bytes(bytes([byte] * size), "little")
     return value if size == 1 or value < 1 << (8 * size - 1) else value - (1 << (8 * size))
-
-
-def factory(device: str) -> Callable[[], TorchBackend]:
-    """A way to build the backend later, in a worker."""
-    return lambda: TorchBackend(device)

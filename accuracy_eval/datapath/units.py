@@ -6,14 +6,14 @@ instruction after a slash where it matters: `hopper/mma.sync`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from accuracy_eval.datapath import rules
 from accuracy_eval.datapath.rules import Rule, half, tfdpa
 from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.formats import Format, get_format
-from accuracy_eval.parts import CPU_UNIT, PARTS, resolve_unit
+from accuracy_eval.parts import CPU_UNIT, resolve_unit
 
 Certainty = Literal["silicon", "statistics", "model", "unknown"]
 
@@ -186,19 +186,3 @@ def find_unit(name: str, format: str | Format | tuple[str, str], *, out: str | N
 def architectures() -> tuple[str, ...]:
     """Architectures with at least one row, in the table's order."""
     return tuple(dict.fromkeys(u.arch for u in UNITS))
-
-
-def modelled(arch: str) -> bool:
-    """Whether any arithmetic of that architecture is known."""
-    return any(u.rule is not None for u in UNITS if u.arch == arch)
-
-
-def known_parts() -> dict[str, str]:
-    """Architecture strings of the parts table to their unit id, for parts whose unit has a row."""
-    have = set(architectures())
-    return {arch: part.unit for arch, part in PARTS.items() if part.unit in have}
-
-
-def with_rule(unit: Unit, rule: Rule) -> Unit:
-    """The row with another rule: for experiments beside the registry."""
-    return replace(unit, rule=rule)
