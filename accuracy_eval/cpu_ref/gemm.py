@@ -160,10 +160,11 @@ def _multiply(problem: Gemm, rows: slice, out: Values, low: Values | None, budge
         part = slice(i, min(i + height, rows.stop))
         a = problem.a_values(part, every)
         left = None if contract is None else _side(problem, a, problem.a_floor(part, every), 1)
-        for j in range(0, problem.n, width):
-            cols = slice(j, min(j + width, problem.n))
+        above = slice(part.start - rows.start, part.stop - rows.start)
+
+        def strip(cols: slice, a: Values = a, left: Side | None = left, above: slice = above) -> None:
             b = problem.b_values(every, cols)
-            here = (slice(part.start - rows.start, part.stop - rows.start), cols)
+            here = above, cols
             if contract is not None and budget is not None and left is not None:
                 right = _side(problem, b, problem.b_floor(every, cols), 0)
                 _with_budget(left, right, contract, out[here], budget[here])
@@ -171,6 +172,10 @@ def _multiply(problem: Gemm, rows: slice, out: Values, low: Values | None, budge
                 _plain(a, b, out[here])
             if low is not None:
                 out[here], low[here] = wide.product(a, b)
+
+        few = len(a) <= TILE_ROWS  # one tile of rows: threads share the strips of columns, else the tiles of each strip
+        step = min(width, TILE_ROWS) if few else width
+        map_threads(strip, [slice(j, min(j + step, problem.n)) for j in range(0, problem.n, step)], threads=None if few else 1)
 
 
 def _plain(a: Values, b: Values, out: Values) -> None:

@@ -88,12 +88,12 @@ def prepare(values: Values, floor: Values, *, axis: int) -> Side:
 
     axis  1 for A [r, K], 0 for B [K, c]: the axis that is contracted
     """
+    if not values.flags.c_contiguous and values.T.flags.c_contiguous:  # all below goes along rows of the store
+        side = prepare(values.T, floor.T, axis=1 - axis)
+        return Side(values, side.squares.T, side.scale.T, side.signs.T)
     chosen = sampled_products(values.shape[axis])
     picked = values if len(chosen) == values.shape[axis] else np.take(values, chosen, axis=axis)
     signs = np.sign(picked).astype(np.float32)
-    if not values.flags.c_contiguous and values.T.flags.c_contiguous:
-        squares, scale = _prepared(values.T, np.ascontiguousarray(floor.T), 1 - axis)
-        return Side(values, squares.T, scale.T, signs)
     squares, scale = _prepared(np.ascontiguousarray(values), np.ascontiguousarray(floor), axis)
     return Side(values, squares, scale, signs)
 
