@@ -240,7 +240,7 @@ def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequ
     elif len(s.variants) > 1 and verdict is Verdict.PASS:
         verdict = Verdict.WARN
     if not note and len(s.variants) == 1 and s.repeats > 1:
-        bound = f" (95 %: at most {number(3 / s.repeats, 2)} of all runs do)" if s.repeats > 3 else ""  # the rule of three says nothing below
+        bound = f" (95 %: at most {number(3 / s.repeats, 2)} of all runs do)" if s.repeats > 3 else ""
         note = f"0 of {s.repeats} repeats differ{bound}"
     return replace(side, verdict=verdict, diagnoses=(*first, *side.diagnoses), note=note, resolution=found.resolution)
 
