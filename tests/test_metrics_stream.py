@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from accuracy_eval.formats import encode
-from accuracy_eval.metrics import meter as module
+from accuracy_eval.metrics import arguments, meter
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import Meter, measure
 from accuracy_eval.records import Coded, to_json
@@ -56,8 +56,8 @@ def test_results_do_not_depend_on_the_thread_count(monkeypatch: pytest.MonkeyPat
 def test_wide_rows_are_held_in_lower_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     a, e, b = sides((300, 200))
     tall = measure(Coded(a, "bfloat16"), e, budget=b)
-    monkeypatch.setattr(module, "WIDEST_BAND", 200 * 32)
-    monkeypatch.setattr(module, "THIN", 1)
+    monkeypatch.setattr(arguments, "WIDEST_BAND", 200 * 32)
+    monkeypatch.setattr(arguments, "THIN", 1)
     low = measure(Coded(a, "bfloat16"), e, budget=b)
     assert tall.tiles is not None
     assert low.tiles is not None
@@ -88,17 +88,17 @@ def test_many_units_add_up_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """More units than are kept apart; the sums are those of fewer, to the last digits."""
     a, e, _ = sides((2000, 400))
     few = measure(Coded(a, "bfloat16"), e).metrics
-    monkeypatch.setattr(module, "UNIT", 128)
-    monkeypatch.setattr(module, "WIDEST_BAND", 800)
-    monkeypatch.setattr(module, "THIN", 1)
+    monkeypatch.setattr(arguments, "UNIT", 128)
+    monkeypatch.setattr(arguments, "WIDEST_BAND", 800)
+    monkeypatch.setattr(arguments, "THIN", 1)
     many = measure(Coded(a, "bfloat16"), e).metrics
     for name, value in few.items():
         assert many[name] == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value), name
 
 
 def test_long_thin_arrays_keep_no_map_of_a_million_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_PARTS", 100)
-    monkeypatch.setattr(module, "MOST_TILES", 1)
+    monkeypatch.setattr(meter, "MOST_PARTS", 100)
+    monkeypatch.setattr(meter, "MOST_TILES", 1)
     a, e, _ = sides((300, 5))
     m = measure(Coded(a, "bfloat16"), e)
     assert m.rows is None

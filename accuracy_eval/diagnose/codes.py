@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from accuracy_eval.diagnose import facts, places, products, scales, values
+from accuracy_eval.diagnose import accumulators, facts, places, products, sampling, scales, values
 from accuracy_eval.diagnose.context import Context, Finding, Look
 from accuracy_eval.messages import number
 from accuracy_eval.records import Diagnosis, GateResult
@@ -116,10 +116,10 @@ CODES: dict[str, Code] = {
         Code("accumulator-overflow", "cause",
              "a running sum of 16 bits overflows: it reaches {reached} on its way to a value in range",
              "the accumulator is float16 and passes 65504", "accumulate in float32, or scale the operands",
-             rule=products.accumulator_overflow, unless=_OUT, with_=("inf-in-actual",)),
+             rule=accumulators.accumulator_overflow, unless=_OUT, with_=("inf-in-actual",)),
         Code("accumulator-plateau", "cause", "a {format} running sum stops growing at {value}: each further product is under half its step",
              "the accumulator is of 16 bits and absorbs what is added", "accumulate in float32", ("value",),
-             products.accumulator_plateau, with_=("constant",)),
+             accumulators.accumulator_plateau, with_=("constant",)),
         Code("scale-rounding-rule", "cause", "{count} of {total} scales differ: they follow the {actual} rule, expected is {expected}",
              "scales were rounded by another rule than the recipe's", "use one rule on both sides, or another recipe's name",
              ("actual", "expected"), scales.scale_rounding_rule),
@@ -197,7 +197,7 @@ def diagnose(context: Context) -> list[Diagnosis]:
 def _diagnose(context: Context) -> list[Diagnosis]:
     look = Look(context)
     if look.truth is None:
-        look.truth = products.truth(look)
+        look.truth = sampling.truth(look)
     for code in CODES.values():
         if code.rule is None or any(name in look.named for name in code.unless) or (look.quiet and code.needs_fault):
             continue

@@ -129,7 +129,7 @@ class Look:
         self.fmt: Format = get_format(self.m.actual_format)
         self.truth: Rows | None = context.expected
         self.places: Any = None  # what `places.locate` found
-        self.product: Any = None  # what `products.sample` drew
+        self.product: Any = None  # what `sampling.sample` drew
         self.hypotheses: Any = None  # what `products.explanations` chose
         self.named: dict[str, Finding] = {}  # what was found so far, by code
 

@@ -11,8 +11,6 @@ import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import cache
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -24,24 +22,16 @@ from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Format, Overflow, get_format
 from accuracy_eval.jit import thread_count
 from accuracy_eval.metrics import walk as k
-from accuracy_eval.metrics.measured import ClassCounts, Classes, Measured, NoiseMap, Range, Values
+from accuracy_eval.metrics.arguments import DUMMIES, Array, checked_codes, geometry, parameters, readonly, source, tables
+from accuracy_eval.metrics.histogram import octaves, quantiles
+from accuracy_eval.metrics.joining import added, better, joined, merge_moments, new_records, noise, spread, worst_of
+from accuracy_eval.metrics.measured import ClassCounts, Classes, Measured, Range, Values
 from accuracy_eval.metrics.registry import METRICS, allclose_name
 from accuracy_eval.metrics.totals import Totals
 from accuracy_eval.records import Coded, WorstElement
 
-Array = NDArray[Any]
-
-UNIT = 1 << 19  # elements of a unit of work
-WIDEST_BAND = 1 << 23  # elements of a band of several rows: bounds what is kept of rows that do not fill a band yet
-THIN = 1 << 14  # elements of a band of narrow arrays, so that a call does something
 MOST_PARTS = 1 << 20  # longest per-row and per-column array
 MOST_TILES = 1 << 18
-QUANTILES = {"ulp_p50": Fraction(1, 2), "ulp_p99": Fraction(99, 100), "ulp_p999": Fraction(999, 1000)}
-_KINDS = {
-    "float64": k.FP64, "float32": k.FP32, "tfloat32": k.TF32, "float16": k.FP16, "bfloat16": k.BF16, "int32": k.INT32,
-}  # fmt: skip
-_POLICIES = {"saturate": k.SATURATE, "inf": k.INF, "nan": k.NAN}
-_BUCKET_EXPONENT = (0, -600, 600)  # of the middle, small and big bucket, for sums of d; twice that for sums of products
 
 
 def measure(
@@ -151,9 +141,9 @@ class Meter:
         self.specs = tuple((float(r), float(a)) for r, a in allclose)
         self.top = top
         self._mode = k.REFERENCE if self.expected is None else k.SAME if self.expected == self.actual else k.VALUES
-        self._ip, self._fp = _parameters(self.actual, self.expected, self._mode, self.overflow)
-        self._tables = _tables(self.actual), _tables(self.expected or self.actual)
-        self._band, self._width = _geometry(self.rows, self.cols)
+        self._ip, self._fp = parameters(self.actual, self.expected, self._mode, self.overflow)
+        self._tables = tables(self.actual), tables(self.expected or self.actual)
+        self._band, self._width = geometry(self.rows, self.cols)
         self._seen = 0
         self._held: tuple[Array, Array, Array | None] | None = None
         self._held_rows = 0
@@ -184,8 +174,8 @@ class Meter:
         if count and self._budgeted != (budget is not None):
             raise UsageError(f"the panel at row {first_row} {'lacks' if self._budgeted else 'has'} a budget, unlike those before it")
         sides = (
-            _codes(actual, self.actual, "actual"),
-            _codes(expected, self.expected, "expected") if self.expected else np.asarray(expected, np.float64),
+            checked_codes(actual, self.actual, "actual"),
+            checked_codes(expected, self.expected, "expected") if self.expected else np.asarray(expected, np.float64),
             None if budget is None else np.asarray(budget, np.float64),
         )
         self._seen += count
@@ -220,8 +210,8 @@ class Meter:
         """Complete bands: cut into units, walk them on threads, join in order."""
         actual, expected, budget = sides
         kind_a, kind_e = int(self._ip[k.P_KIND_A]), int(self._ip[k.P_KIND_E])
-        source_a, source_e = _source(actual, kind_a), _source(expected, kind_e)
-        limit = _readonly(budget) if budget is not None else _DUMMIES[4]
+        source_a, source_e = source(actual, kind_a), source(expected, kind_e)
+        limit = readonly(budget) if budget is not None else DUMMIES[4]
         specs = np.array(self.specs, np.float64).reshape(-1, 2)
 
         def run(place: tuple[int, int, int, int]) -> _Unit:
@@ -266,7 +256,7 @@ class Meter:
         self._sums: list[Values] = []
         self._moments = np.zeros((3, 3))
         self._counts = np.zeros(k.C_ALLCLOSE + len(self.specs), np.int64)
-        self._records, self._places_of = _new_records()
+        self._records, self._places_of = new_records()
         self._tops: list[list[tuple[float, int, tuple[float, ...], int, int]]] = [[], []]
         self._row_parts = np.zeros((k.B_MAX, self.rows)) if self.rows <= MOST_PARTS else None
         self._col_parts = np.zeros((k.B_MAX, self.cols)) if self.cols <= MOST_PARTS else None
@@ -276,12 +266,12 @@ class Meter:
     def _join(self, unit: _Unit) -> None:
         self._sums.append(unit.sums)
         if len(self._sums) == 4096:
-            self._sums = [_added(self._sums)]
+            self._sums = [added(self._sums)]
         for b in range(3):
-            _merge_moments(self._moments[b], unit.sums[k.S_N : k.S_M2 + 1, b, 0])
+            merge_moments(self._moments[b], unit.sums[k.S_N : k.S_M2 + 1, b, 0])
         self._counts += unit.counts
         for i in range(k.M_COUNT):
-            _better(i, self._records, self._places_of, unit.records[i], int(unit.places[i]))
+            better(i, self._records, self._places_of, unit.records[i], int(unit.places[i]))
         for which in range(2):
             top = self._tops[which]
             for values, codes in zip(unit.top_values[which], unit.top_codes[which], strict=True):
@@ -325,10 +315,10 @@ class Meter:
             classes=self._classes(),
             worst=worst,
             worst_ulp=worst_ulp,
-            ulp_histogram=self._octaves(histogram),
-            rows=_noise(self._row_parts),
-            cols=_noise(self._col_parts),
-            tiles=_noise(self._tile_parts),
+            ulp_histogram=octaves(histogram, integral=self._mode == k.SAME),
+            rows=noise(self._row_parts),
+            cols=noise(self._col_parts),
+            tiles=noise(self._tile_parts),
             actual_range=_range(self._records[k.M_MIN_A], self._records[k.M_MAX_A]),
             expected_range=_range(self._records[k.M_MIN_E], self._records[k.M_MAX_E]),
         )
@@ -343,8 +333,8 @@ class Meter:
     def _totals(self, worst: tuple[WorstElement, ...], histogram: NDArray[np.int64]) -> Totals:
         counts = self._counts
         valid = int(counts[k.C_VALID])
-        sums = _added(self._sums)[:, :, 0] if self._sums else np.zeros((k.S_COUNT, 3))
-        square = {q: _joined(sums[q], 2) for q in (k.S_AA, k.S_EE, k.S_DD, k.S_AE, k.S_DE)}
+        sums = added(self._sums)[:, :, 0] if self._sums else np.zeros((k.S_COUNT, 3))
+        square = {q: joined(sums[q], 2) for q in (k.S_AA, k.S_EE, k.S_DD, k.S_AE, k.S_DE)}
         maximum: int | float | None = None
         if valid:
             maximum = 0 if self._mode == k.SAME else 0.0
@@ -370,13 +360,13 @@ class Meter:
             dd=square[k.S_DD],
             ae=square[k.S_AE],
             de=square[k.S_DE],
-            bias=_joined(sums[k.S_SG], 1),
-            spread=_spread(self._moments),
-            ulp_sum=_joined(sums[k.S_U], 1) if countable else None,
-            ulp_abs=_joined(sums[k.S_AU], 1) + exact_steps if countable else None,
+            bias=joined(sums[k.S_SG], 1),
+            spread=spread(self._moments),
+            ulp_sum=joined(sums[k.S_U], 1) if countable else None,
+            ulp_abs=joined(sums[k.S_AU], 1) + exact_steps if countable else None,
             ulp_max=maximum,
             ulp_max_at=self._tops[1][0][1] if self._tops[1] else None,
-            ulp_quantiles=self._quantiles(histogram, valid, maximum),
+            ulp_quantiles=quantiles(histogram, valid, maximum, integral=self._mode == k.SAME),
             max_abs=-self._tops[0][0][0] if self._tops[0] else 0.0,
             max_abs_at=self._tops[0][0][1] if self._tops[0] else None,
             max_rel=float(self._records[k.M_REL]) if nonzero else None,
@@ -394,14 +384,14 @@ class Meter:
             nonzero_at_zero=int(counts[k.C_NONZERO_AT_ZERO]),
             zero_references=int(counts[k.C_ZERO_REFERENCE]),
             nonfinite=int(counts[k.C_NONFINITE]),
-            worst_row=_worst_of(_noise(self._row_parts)) if valid else None,
-            worst_col=_worst_of(_noise(self._col_parts)) if valid else None,
+            worst_row=worst_of(noise(self._row_parts)) if valid else None,
+            worst_col=worst_of(noise(self._col_parts)) if valid else None,
             worst_tile=self._worst_tile() if valid else None,
             shape=self.shape,
         )
 
     def _worst_tile(self) -> tuple[tuple[int, int], float] | None:
-        found = _worst_of(_noise(self._tile_parts))
+        found = worst_of(noise(self._tile_parts))
         if found is None:
             return None
         row, col = divmod(found[0], -(-self.cols // k.TILE))
@@ -411,24 +401,6 @@ class Meter:
         """Code distance of an element; float64 codes lie up to 2^64 apart, which the walk's float64 rounds."""
         codes = np.array([element.actual_code, element.expected_code], self.actual.storage)
         return int(formats.ordinal_distance(codes[:1], codes[1:], self.actual)[0])
-
-    def _quantiles(self, histogram: NDArray[np.int64], valid: int, maximum: int | float | None) -> dict[str, int | float]:
-        """Nearest-rank quantiles of |ulp error|: the upper edge of the bin that holds the element, never above the maximum."""
-        if not valid or maximum is None:
-            return {}
-        reached = np.cumsum(histogram)
-        edges = _edges(self._mode == k.SAME)
-        out: dict[str, int | float] = {}
-        for name, share in QUANTILES.items():
-            rank = -(-valid * share.numerator // share.denominator)
-            edge = min(float(edges[np.searchsorted(reached, rank)]), maximum)
-            out[name] = int(edge) if self._mode == k.SAME else edge
-        return out
-
-    def _octaves(self, histogram: NDArray[np.int64]) -> tuple[tuple[float, int], ...]:
-        starts, uppers = _octave_starts(self._mode == k.SAME)
-        counts = np.add.reduceat(histogram, starts)
-        return tuple((float(uppers[i]), int(counts[i])) for i in np.flatnonzero(counts))
 
     def _classes(self) -> Classes:
         c = self._counts
@@ -466,136 +438,8 @@ class Meter:
         )
 
 
-@cache
-def _edges(integral: bool) -> Values:
-    """Upper edge of every histogram bin; that of the last is +inf, since it holds all beyond it."""
-    first, key = (k.EXACT, k.BIN_EXACT) if integral else (1, k.BIN_ONE_REAL)
-    out = np.arange(k.HISTOGRAM, dtype=np.float64)
-    out[first:] = ((np.arange(k.HISTOGRAM - first) + key + 1) << k.SHIFT).view(np.float64)
-    out[-1] = np.inf
-    return out
-
-
-@cache
-def _octave_starts(integral: bool) -> tuple[NDArray[np.int64], Values]:
-    """(first bin, upper edge) of every power of two: bins up to that edge and above the one before belong to it."""
-    edges = _edges(integral)
-    upper = np.zeros(k.HISTOGRAM)
-    upper[1:-1] = 2.0 ** np.ceil(np.log2(edges[1:-1]))
-    upper[-1] = np.inf
-    starts = np.flatnonzero(np.diff(upper, prepend=-1.0))
-    return starts, upper[starts]
-
-
-# ---- parameters of the walk ----
-
-
-def _kind(f: Format | None) -> int:
-    if f is None:
-        return k.REAL
-    if f.bits <= 8:
-        return k.TABLE8
-    if f.name not in _KINDS:
-        raise UsageError(f"{f.name} has no decoder in accuracy_eval.metrics; formats over 8 bits that have: {', '.join(_KINDS)}")
-    return _KINDS[f.name]
-
-
-def _tables(f: Format) -> Values:
-    """[2, 256]: value and ordinal of every 8-bit code; zeros for wider formats. Bits above a format's own are ignored."""
-    out = np.zeros((2, 256))
-    if f.bits <= 8:
-        codes = np.arange(256, dtype=f.storage) & f.storage.type((1 << f.bits) - 1)
-        out[0] = formats.decode(codes, f)
-        out[1] = formats.ordinals(codes, f)
-    return out
-
-
-def _parameters(actual: Format, expected: Format | None, mode: int, overflow: Overflow) -> tuple[NDArray[np.int64], Values]:
-    ip, fp = np.zeros(k.P_COUNT, np.int64), np.zeros(k.F_COUNT)
-    floating = actual.kind == "float"
-    ip[k.P_KIND_A], ip[k.P_KIND_E], ip[k.P_MODE] = _kind(actual), _kind(expected), mode
-    ip[k.P_FRACTION], ip[k.P_EMIN], ip[k.P_FLOAT] = actual.fraction_bits, actual.emin if floating else 0, floating
-    ip[k.P_POLICY] = _POLICIES[overflow]
-    ip[k.P_NEG_ZERO] = actual.has_negative_zero and (expected is None or expected.has_negative_zero)
-    ip[k.P_SIGNED], ip[k.P_HAS_ZERO] = actual.signed, actual.has_zero
-    ip[k.P_ZERO_FAST] = actual.has_zero and actual.name != "float64"
-
-    fp[k.F_HIGH_A] = fp[k.F_HIGH_E] = k.WIDE_HIGH
-    fp[k.F_LOW_A] = fp[k.F_LOW_E] = k.WIDE_LOW
-    fp[k.F_FLOOR_E] = -np.inf
-    fp[k.F_MAX], fp[k.F_SMALLEST] = actual.max, actual.smallest_subnormal
-    fp[k.F_LOWEST] = -actual.max - (0 if floating else 1) if actual.signed else 0.0
-    fp[k.F_THRESHOLD], fp[k.F_EDGE] = _overflow_edge(actual)
-    if mode == k.REFERENCE:
-        fp[k.F_HIGH_E] = min(k.WIDE_HIGH, actual.max)
-        if not actual.signed:
-            fp[k.F_FLOOR_E] = 0.0
-        if not actual.has_zero:
-            fp[k.F_LOW_E] = actual.smallest_normal
-    fp[k.F_NORMAL_A] = actual.smallest_normal
-    fp[k.F_NORMAL_E] = (expected or actual).smallest_normal
-    return ip, fp
-
-
-def _overflow_edge(f: Format) -> tuple[float, float]:
-    """(least magnitude that rounds beyond the largest finite value, boundary between the two)."""
-    if f.name == "float64":
-        return math.inf, math.inf
-    edge = f.max + float(formats.ulp(f.max, f)) / 2
-    # a tie at an even code stays; e8m0 has no fraction and ties up
-    stays = f.max_code % 2 == 0 and f.fraction_bits > 0
-    return math.nextafter(edge, math.inf) if stays else edge, edge
-
-
-def _geometry(rows: int, cols: int) -> tuple[int, int]:
-    """(rows of a band, columns of a unit), from the shape alone. Bands are 128 rows; fewer where rows are very wide, more where thin."""
-    band = k.TILE
-    while band > 1 and band * cols > WIDEST_BAND:
-        band //= 2
-    if cols * band < THIN:
-        band *= -(-THIN // (max(cols, 1) * band))
-    height = max(1, min(band, rows))
-    return band, max(k.LANES, UNIT // height // k.LANES * k.LANES)
-
-
-# ---- arrays for the walk: one type each, so that one compiled signature serves all ----
-
-
-def _readonly(a: Array) -> Array:
-    """The array itself or a copy: C order, aligned, plain ndarray, marked read-only whatever it was."""
-    out = np.ascontiguousarray(a)
-    if not out.flags.aligned:
-        out = out.copy()
-    out = out.view(np.ndarray)
-    out.flags.writeable = False
-    return out
-
-
-_DUMMIES = tuple(_readonly(np.zeros((1, 1), t)) for t in (np.uint8, np.uint16, np.uint32, np.uint64, np.float64))
-_SLOT = {k.TABLE8: 0, k.BF16: 1, k.FP16: 1, k.FP32: 2, k.TF32: 2, k.INT32: 2, k.FP64: 3, k.REAL: 4}
-
-
-def _source(a: Array, kind: int) -> tuple[Array, ...]:
-    out = list(_DUMMIES)
-    out[_SLOT[kind]] = _readonly(a)
-    return tuple(out)
-
-
-def _codes(a: Array, f: Format, side: str) -> Array:
-    if a.dtype != f.storage:
-        raise UsageError(f"{side} codes have dtype {a.dtype}; codes of {f.name} are {f.storage.name}")
-    return a
-
-
-def _new_records() -> tuple[Values, NDArray[np.int64]]:
-    records = np.zeros(k.M_COUNT)
-    records[[k.M_MIN_A, k.M_MIN_E]] = np.inf
-    records[[k.M_MAX_A, k.M_MAX_E]] = -np.inf
-    return records, np.full(k.M_COUNT, -1, np.int64)
-
-
 def _new_unit(row: int, rows: int, col: int, cols: int, top: int, specs: int) -> _Unit:
-    records, places = _new_records()
+    records, places = new_records()
     return _Unit(
         row=row,
         rows=rows,
@@ -611,101 +455,6 @@ def _new_unit(row: int, rows: int, col: int, cols: int, top: int, specs: int) ->
         records=records,
         places=places,
     )
-
-
-# ---- joining ----
-
-
-def _added(parts: list[Values]) -> Values:
-    """Sums of all parts, each bucket added with one rounding; shape of one part, low words 0."""
-    stacked = np.stack(parts)
-    out = np.zeros_like(parts[0])
-    for q in range(k.S_COUNT):
-        for b in range(3):
-            terms = stacked[:, q, b, :].ravel()
-            # an ulp error beyond float64 leaves an infinite high word and a meaningless low one
-            out[q, b, 0] = math.fsum(terms) if np.isfinite(terms).all() else stacked[:, q, b, 0].sum()
-    return out
-
-
-def _joined(buckets: Values, power: int) -> Fraction:
-    """Σ of the three buckets of sums of d (power 1) or of products (power 2)."""
-    total = Fraction(0)
-    for value, exponent in zip(buckets, _BUCKET_EXPONENT, strict=True):
-        if value:
-            total += Fraction(float(value)) * Fraction(2) ** (exponent * power)
-    return total
-
-
-def _merge_moments(into: Values, part: Values) -> None:
-    """(count, mean, Σ(d-mean)²) of a part into that of the whole."""
-    n = into[0] + part[0]
-    if part[0] == 0:
-        return
-    delta = part[1] - into[1]
-    into[2] += part[2] + delta * delta * (into[0] * part[0] / n)
-    into[1] += delta * (part[0] / n)
-    into[0] = n
-
-
-def _spread(moments: Values) -> Fraction:
-    """Σ(d - mean)² over all buckets, each of which holds its own scale."""
-    n = Fraction(float(moments[:, 0].sum()))
-    if n == 0:
-        return Fraction(0)
-    scale = [Fraction(2) ** e for e in _BUCKET_EXPONENT]
-    means = [Fraction(float(m)) * s for m, s in zip(moments[:, 1], scale, strict=True)]
-    counts = [Fraction(float(c)) for c in moments[:, 0]]
-    mean = sum((c * m for c, m in zip(counts, means, strict=True)), Fraction(0)) / n
-    within = sum((Fraction(float(v)) * s * s for v, s in zip(moments[:, 2], scale, strict=True)), Fraction(0))
-    return within + sum((c * (m - mean) ** 2 for c, m in zip(counts, means, strict=True)), Fraction(0))
-
-
-def _better(i: int, records: Values, places: NDArray[np.int64], value: float, place: int) -> None:
-    """Take a unit's record if it beats the one held: larger, smaller for minima, first for places alone."""
-    if i in (k.M_NAN, k.M_INF):
-        if place >= 0 and (places[i] < 0 or place < places[i]):
-            places[i] = place
-        return
-    smaller = i in (k.M_MIN_A, k.M_MIN_E)
-    ahead = value < records[i] if smaller else value > records[i]
-    if ahead or (value == records[i] and 0 <= place < places[i]):
-        records[i], places[i] = value, place
-
-
-def _noise(parts: Values | None) -> NoiseMap | None:
-    """Norms from sums of squares in three buckets."""
-    if parts is None:
-        return None
-
-    with np.errstate(all="ignore"):
-        (e, e_exponent), (r, r_exponent) = _norm(parts[k.B_DD : k.B_DD + 3]), _norm(parts[k.B_EE : k.B_EE + 3])
-        ratio = np.ldexp(e / r, e_exponent - r_exponent)
-        return NoiseMap(
-            error=np.ldexp(e, e_exponent),
-            reference=np.ldexp(r, r_exponent),
-            nsr=np.where(e == 0, 0.0, np.where(r == 0, np.inf, ratio)),
-            mismatches=parts[k.B_MIS].astype(np.int64),
-            max_abs=parts[k.B_MAX].copy() if len(parts) > k.B_MAX else None,
-        )
-
-
-def _norm(buckets: Values) -> tuple[Values, NDArray[np.int64]]:
-    """(mantissa, exponent) of the square root of three buckets of squares: the norm is mantissa·2^exponent."""
-    if not buckets[1:].any():  # ordinary magnitudes: nothing near overflow or underflow
-        return np.sqrt(buckets[0]), np.zeros(1, np.int64)
-    middle, small, big = np.sqrt(buckets)
-    mantissa = np.where(big > 0, np.hypot(big, middle * 2.0**-600), np.where(middle > 0, np.hypot(middle, small * 2.0**-600), small))
-    return mantissa, np.where(big > 0, 600, np.where(middle > 0, 0, -600))
-
-
-def _worst_of(noise: NoiseMap | None) -> tuple[int, float] | None:
-    """(flat index, NSR) of the noisiest part; the first of equals."""
-    if noise is None or not noise.error.size:
-        return None
-    nsr = noise.nsr.ravel()
-    at = int(np.argmax(nsr))
-    return at, float(nsr[at])
 
 
 def _range(low: float, high: float) -> Range:

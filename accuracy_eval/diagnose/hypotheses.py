@@ -1,0 +1,234 @@
+"""What a sampled product would be under each hypothesis: narrower operands, other scales, products left out, partial sums of 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.cpu_ref.operands import Gemm
+from accuracy_eval.diagnose.sampling import Sample
+from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import Format, Values, get_format
+
+COLLINEAR = 0.98  # cos² of error and truth beyond which a missing part of K cannot be told from a gain
+COARSEST = 0.01  # energy of an error, of the truth's, beyond which it is not that of partial sums rounded to 16 bits
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    code: str
+    evidence: dict[str, Any]
+    words: dict[str, str]
+    prediction: Values
+
+
+def simple_hypotheses(s: Sample) -> Iterator[Hypothesis]:
+    yield from _narrowed(s)
+    yield from _flushed(s)
+    yield from _scales(s)
+    tail = missing_tail(s)
+    if tail is not None:
+        from_k, prediction = tail
+        yield Hypothesis("k-tail-missing", {"from_k": from_k}, {"k": str(s.problem.k)}, prediction)
+    lost = lost_k(s)
+    if lost is not None:
+        k, prediction = lost
+        yield Hypothesis("lost-k", {"k": k}, {"total": str(s.problem.k)}, prediction)
+
+
+def _unscaled(s: Sample) -> tuple[Gemm, Values, Values]:
+    p = s.problem
+    if p.a_scale is None and p.b_scale is None:
+        return p, s.a, s.b
+    bare = replace(p, a_scale=None, b_scale=None, a_block=None, b_block=None)
+    return bare, bare.a_rows(s.rows), bare.b_columns(s.cols)
+
+
+def _narrow(values: Values, bits: int, *, truncate: bool = False) -> Values:
+    """Values with `bits` fraction bits, float32's exponents: to nearest even, or cut."""
+    u = values.astype(np.float32).view(np.uint32)
+    drop = np.uint32(23 - bits)
+    keep = ~np.uint32((1 << int(drop)) - 1)
+    if not truncate:
+        u = u + np.uint32((1 << (int(drop) - 1)) - 1) + ((u >> drop) & np.uint32(1))
+    return np.asarray((u & keep).view(np.float32), np.float64)
+
+
+def _narrowed(s: Sample) -> Iterator[Hypothesis]:
+    """Operands rounded to TF32 or bfloat16 on their way into the product."""
+    p, a, b = _unscaled(s)
+    if p is not s.problem:
+        return
+    formats = (p.left.format.name, p.right.format.name)
+    for code, bits, wider in (("tf32-like", 10, ("float32",)), ("bf16-inputs-like", 7, ("float32", "float16"))):
+        if not set(formats) <= set(wider):
+            continue
+        for truncate in (False, True):
+            na, nb = _narrow(a, bits, truncate=truncate), _narrow(b, bits, truncate=truncate)
+            words = {"how": "cut" if truncate else "rounded"}
+            for left, right in ((na, nb), (na, b), (a, nb)):
+                yield Hypothesis(code, {}, words, s.of(left, right))
+
+
+def _flushed(s: Sample) -> Iterator[Hypothesis]:
+    """Subnormal operands read as zero."""
+    p, a, b = _unscaled(s)
+    if p is not s.problem:
+        return
+    small = [np.abs(v) < o.format.smallest_normal for v, o in ((a, p.left), (b, p.right))]
+    count = sum(int((m & (v != 0)).sum()) for m, v in zip(small, (a, b), strict=True))
+    if count:
+        words = {"what": f"{count} operand elements of a sample are subnormal; the result is what zeros in their place give"}
+        yield Hypothesis("flush-to-zero", {"count": count}, words, s.of(np.where(small[0], 0, a), np.where(small[1], 0, b)))
+
+
+def _scales(s: Sample) -> Iterator[Hypothesis]:
+    """Scales left out, taken from the other operand, or read at another place of their grid."""
+    p = s.problem
+
+    def result(left: Any, right: Any) -> Values | None:
+        try:
+            other = replace(p, a_scale=left, b_scale=right)
+            return s.of(other.a_rows(s.rows), other.b_columns(s.cols))
+        except (UsageError, IndexError):
+            return None
+
+    scales = {"a": p.a_scale, "b": p.b_scale}
+    given = [n for n, v in scales.items() if v is not None]
+    drops = [(n,) for n in given] + ([("a", "b")] if len(given) == 2 else [])
+    for names in drops:
+        prediction = result(*(None if n in names else v for n, v in scales.items()))
+        if prediction is not None:
+            yield Hypothesis("scale-ignored", {"operand": ", ".join(names)}, {}, prediction)
+    if len(given) == 2 and np.size(p.a_scale) > 1:
+        prediction = result(p.b_scale, p.a_scale)
+        if prediction is not None:
+            yield Hypothesis("scale-swapped", {}, {}, prediction)
+    for n in given:
+        grid = np.asarray(scales[n])
+        for what, moved in _moved(grid, k_axis=1 if p.layout[0 if n == "a" else 1] == ("n" if n == "a" else "t") else 0):
+            if np.array_equal(moved, grid):
+                continue
+            prediction = result(*(moved if m == n else v for m, v in scales.items()))
+            if prediction is not None:
+                wrong = int(np.count_nonzero(moved != grid))
+                yield Hypothesis("scale-index", {"blocks": wrong}, {"operand": n, "what": what, "total": str(grid.size)}, prediction)
+
+
+def _moved(grid: NDArray[Any], k_axis: int) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Ways to read a grid of scales wrongly."""
+    if grid.size < 2:
+        return
+    if grid.ndim == 2 and grid.shape[k_axis] > 1:
+        first = np.take(grid, [0], axis=k_axis)
+        yield "the first block along k was used for all of k", np.broadcast_to(first, grid.shape).copy()
+        for shift, text in ((-1, "the next block along k was used"), (1, "the block before along k was used")):
+            yield text, np.roll(grid, shift, axis=k_axis)
+            index = np.clip(np.arange(grid.shape[k_axis]) - shift, 0, grid.shape[k_axis] - 1)
+            yield text, np.take(grid, index, axis=k_axis)
+    other = 1 - k_axis if grid.ndim == 2 else 0
+    if grid.shape[other] > 1:
+        for shift, text in ((-1, "the next row of scales was used"), (1, "the row of scales before was used")):
+            yield text, np.roll(grid, shift, axis=other)
+    if grid.ndim == 2 and min(grid.shape) > 1:
+        yield "the grid of scales was read transposed", np.ascontiguousarray(grid.T).reshape(grid.shape)
+
+
+def _up(x: int, multiple: int) -> int:
+    return -(-x // multiple) * multiple
+
+
+def partial_sums(s: Sample) -> Iterator[Hypothesis]:
+    """Contiguous pieces of K whose sums are rounded to 16 bits before they are added, in float32 or in 16 bits."""
+    k = s.problem.k
+    lengths = {_up(_up(k, pieces) // pieces, g) for pieces in (2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64) for g in (1, 8, 16, 32, 64, 128)}
+    if k < 16 or s.energy > COARSEST * float(np.sum(s.t**2)):
+        return
+    few = replace(s, a=s.a[::3], b=s.b[:, ::4], base=s.base[::3, ::4], x=s.x[::3, ::4], t=s.t[::3, ::4])
+    for length in sorted(n for n in lengths if 0 < n < k):
+        for fmt in (get_format("bfloat16"), get_format("float16")):
+            for wide in (True, False):
+                tried = _joined(few, length, fmt, wide)
+                if few.rest(tried) <= few.energy / 2:
+                    words = {"pieces": str(-(-k // length)), "length": str(length)}
+                    yield Hypothesis("reduced-partials", {"format": fmt.name}, words, _joined(s, length, fmt, wide))
+
+
+def _halved(values: Values, fmt: Format) -> Values:
+    """Rounded to float16 or bfloat16 (the latter by way of float32: a hypothesis may miss a tie in 2^16)."""
+    if fmt.name == "bfloat16":
+        return _narrow(values, 7)
+    with np.errstate(over="ignore"):
+        half: Values = values.astype(np.float16).astype(np.float64)
+    return half
+
+
+def _joined(s: Sample, length: int, fmt: Format, wide: bool) -> Values:
+    """The result of pieces of `length` products rounded to `fmt`, added in float32 or better (`wide`) or in `fmt`."""
+    sums = np.stack([s.a[:, i : i + length] @ s.b[i : i + length] for i in range(0, s.problem.k, length)])
+    parts = _halved(sums, fmt)
+    total: Values = parts[0]
+    for part in parts[1:]:
+        total = total + part if wide else _halved(total + part, fmt)
+    return np.asarray(s.alpha * total + s.base)
+
+
+def missing_tail(s: Sample) -> tuple[int, Values] | None:
+    """The k from which on products are missing, and what the result is then; None if it cannot be told."""
+    if not _rich(s):
+        return None
+    k = s.problem.k
+    part = s.error.copy()  # X - T + the products from k on: what is left if they are missing
+    rests = np.empty(k)
+    a = s.alpha * s.a
+    for j in range(k - 1, -1, -1):
+        part += np.multiply.outer(a[:, j], s.b[j])
+        rests[j] = np.vdot(part, part)
+    best = int(np.argmin(rests))
+    noise = rests[best] / s.x.size
+    # within nine standard deviations of the least the k cannot be told apart: the roundest of them is where kernels end
+    near = rests <= rests[best] + 9 * noise * max(1.0, np.sqrt(2.0 * s.x.size) / 4) + 1e-12 * s.energy
+    first, last = best, best
+    while first > 0 and near[first - 1]:
+        first -= 1
+    while last < k - 1 and near[last + 1]:
+        last += 1
+    from_k = roundest(first, last, best)
+    return from_k, s.t - a[:, from_k:] @ s.b[from_k:]
+
+
+def lost_k(s: Sample) -> tuple[int, Values] | None:
+    """The single k whose product is missing everywhere, and what the result is then."""
+    if not _rich(s):
+        return None
+    a = s.alpha * s.a
+    along = np.einsum("kc,kc->k", a.T @ s.error, s.b)
+    size = np.einsum("rk,rk->k", a, a) * np.einsum("kc,kc->k", s.b, s.b)
+    rests = s.energy + 2 * along + size
+    order = np.argsort(rests, kind="stable")
+    best = int(order[0])
+    if size[best] == 0:
+        return None
+    prediction = s.t - np.multiply.outer(a[:, best], s.b[best])
+    if len(order) > 1:
+        second = int(order[1])
+        apart = s.rest(s.t - np.multiply.outer(a[:, second], s.b[second])) - s.rest(prediction)
+        if apart <= 0.1 * s.energy:
+            return None
+    return best, prediction
+
+
+def _rich(s: Sample) -> bool:
+    """Whether the data can tell a missing product from a factor: error and truth are not proportional."""
+    product = s.t - s.base
+    size = float(np.sum(product**2)) * s.energy
+    return size > 0 and min(s.x.shape) * max(s.x.shape) >= 16 and float(np.sum(product * s.error)) ** 2 < COLLINEAR * size
+
+
+def roundest(first: int, last: int, near: int) -> int:
+    """Of first … last the one with the largest power of two in it, the nearest to `near` of equals."""
+    return max(range(first, last + 1), key=lambda j: ((j & -j) if j else 1 << 30, -abs(j - near)))
