@@ -14,7 +14,8 @@ from accuracy_eval.formats import get_format
 from accuracy_eval.messages import number
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.ops.spec import Output
-from accuracy_eval.records import Attribution, Diagnosis, Pair, Side, Verdict
+from accuracy_eval.records import Attribution, Diagnosis, Pair, Side, Sketch, Verdict
+from accuracy_eval.sketch import sketch_of
 
 
 def reported(m: Measured) -> dict[str, Any]:
@@ -42,9 +43,10 @@ def attribute(output: Output, a: Side, b: Side, measured: Measured | None, *, re
     same = kin and a.sha256 == b.sha256 and bool(a.sha256) and not several
     metrics = reported(measured) if measured else _of_same_bytes(output) if same else {}
     worst = measured.worst if measured else ()
+    sketch = sketch_of(measured) if measured else Sketch()
 
     def pair(verdict: Verdict, attribution: Attribution, sentence: str, found: Sequence[Diagnosis] = ()) -> Pair:
-        return Pair(a.label, b.label, verdict, attribution, sentence, metrics, worst=worst, diagnoses=tuple(found))
+        return Pair(a.label, b.label, verdict, attribution, sentence, metrics, worst=worst, diagnoses=tuple(found), sketch=sketch)
 
     sides = max(a.verdict, b.verdict, key=lambda v: v.severity)
     if measured is None and not same:

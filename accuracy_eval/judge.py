@@ -20,13 +20,14 @@ from accuracy_eval.attribution import attribute, reported
 from accuracy_eval.budget import ResolutionMeter
 from accuracy_eval.contracts import looser_contracts
 from accuracy_eval.diagnose import Context, context_of, diagnose, named, rows_of, structural
-from accuracy_eval.formats import encode, get_format
+from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import Gate, Profile
 from accuracy_eval.messages import number
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import Meter
 from accuracy_eval.ops.spec import Inputs, Output, Panel, Reference, row_blocks, rows_and_columns
 from accuracy_eval.records import Case, Coded, Diagnosis, Side, TensorResult, Verdict
+from accuracy_eval.sketch import sketch_of
 
 Codes = NDArray[Any]
 Rows = Callable[[int, int], Codes]  # (first, end) -> codes [end - first, columns] of the tensor's 2-D view
@@ -58,12 +59,14 @@ class SideTensor:
 @dataclass(frozen=True)
 class _Found:
     """What measuring left of one side: a measurement per variant against the truth and against the rounded truth, the expected rows
-    where they were few enough to keep, and what the reference could have shown."""
+    (codes or values) and their budgets where they were few enough to keep, and what the reference could have shown."""
 
     truth: tuple[Measured, ...]
     rounded: tuple[Measured, ...]
     expected: Rows | None
     resolution: Mapping[str, Any]
+    coded: bool
+    budget: NDArray[np.float64] | None
 
 
 def side_of(label: str, tensor: Coded, sha256: str = "", contract: str = "") -> SideTensor:
@@ -121,7 +124,7 @@ def judge_tensor(
             side = _name_the_cause(side, s, case, output, by_side[s.label], inputs.get(s.label, {}))
             if under is not None:
                 side = _name_the_contract(side, s, case, gates, under)
-        judged[s.label] = side
+        judged[s.label] = _sketched(side, s, by_side.get(s.label), inputs.get(s.label, {}))
     together = {frozenset((a.label, b.label)) for kin in groups for a, b in itertools.combinations(kin, 2)}
     referenced = bool(references)
     pairs = tuple(
@@ -166,7 +169,7 @@ def _measure(
     # equal bytes are measured once: the digest was verified when the side was read
     keys = {s.label: s.sha256 if s.sha256 and len(s.variants) == 1 else s.label for s in sides}
     distinct = {keys[s.label]: s for s in reversed(sides)}
-    kept: list[NDArray[Any]] | None = [] if reference and math.prod(shape) <= KEPT_ELEMENTS else None
+    kept: list[Panel] | None = [] if reference and math.prod(shape) <= KEPT_ELEMENTS else None
     resolution = None if reference is None or coded else ResolutionMeter(rows_and_columns(shape)[1], fmt, reference.problem)
     truth = {k: [meter(True) for _ in s.variants] for k, s in distinct.items()} if reference else {}
     against_rounded = {k: [meter(False) for _ in s.variants] for k, s in distinct.items()} if rounded else {}
@@ -184,7 +187,7 @@ def _measure(
         for (a, b), m in pairs.items():
             m.update(first, codes[keys[a]][0], codes[keys[b]][0])
         if kept is not None:
-            kept.append(panel.values)
+            kept.append(panel)
         if resolution is not None and panel.budget is not None:
             resolution.update(first, panel.values, panel.budget)
         elif panel.budget is None:
@@ -193,12 +196,14 @@ def _measure(
         by_pair.update({pair: m.result() for pair, m in pairs.items()})
         return
     seen = reference.resolution if resolution is None else resolution.result().as_dict()
-    expected_rows = rows_of(np.concatenate(kept)) if kept else None
+    expected_rows = rows_of(np.concatenate([p.values for p in kept])) if kept else None
+    budgets = [p.budget for p in kept or () if p.budget is not None]
+    budget = np.concatenate(budgets) if budgets else None
     results = {k: [m.result() for m in meters] for k, meters in truth.items()}
     roundeds = {k: [m.result() for m in meters] for k, meters in against_rounded.items()}
     for s in sides:
         k = keys[s.label]
-        by_side[s.label] = _Found(tuple(results[k]), tuple(roundeds.get(k, results[k])), expected_rows, seen)
+        by_side[s.label] = _Found(tuple(results[k]), tuple(roundeds.get(k, results[k])), expected_rows, seen, coded, budget)
     by_pair.update({pair: m.result() for pair, m in pairs.items()})
 
 
@@ -276,7 +281,7 @@ def _within_the_edge(d: Diagnosis, m: Measured) -> bool:
 
 def _name_the_cause(side: Side, s: SideTensor, case: Case, output: Output, found: _Found, inputs: Inputs) -> Side:
     """A failed side with what its error's structure says; codes the judge itself gave stay in front."""
-    worst = max(range(len(found.truth)), key=lambda i: found.truth[i].metrics.get("budget_max") or 0.0)
+    worst = _worst_variant(found)
     context = context_of(
         case, found.truth[worst], output=output.name, actual=s.variants[worst], expected=found.expected, inputs=inputs, contract=s.contract,
         encoding="fnuz" if output.format.endswith("fnuz") else "ocp",
@@ -299,3 +304,24 @@ def _name_the_contract(side: Side, s: SideTensor, case: Case, gates: Sequence[Ga
             sentence = f"outside {s.contract}, which was promised, and inside {contract} ({number(used, 2)} × its budget)"
             return replace(side, off_contract=contract, note=sentence)
     return side
+
+
+def _sketched(side: Side, s: SideTensor, found: _Found | None, inputs: Inputs) -> Side:
+    """The side with what pictures of its error need, taken from its worst variant."""
+    if found is None:
+        return side
+    i = _worst_variant(found)
+    finding = side.verdict is not Verdict.PASS
+    if found.expected is None:
+        return replace(side, sketch=sketch_of(found.truth[i], finding=finding))
+    rows = rows_and_columns(s.shape)[0]
+    expected = found.expected(0, rows)
+    sketch = sketch_of(
+        found.truth[i], actual=s.variants[i](0, rows), expected=decode(expected, s.format) if found.coded else expected,
+        budget=found.budget, inputs=inputs, finding=finding,
+    )  # fmt: skip
+    return replace(side, sketch=sketch)
+
+
+def _worst_variant(found: _Found) -> int:
+    return max(range(len(found.truth)), key=lambda i: found.truth[i].metrics.get("budget_max") or 0.0)

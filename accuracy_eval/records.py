@@ -213,6 +213,33 @@ class WorstElement:
 
 
 @dataclass(frozen=True)
+class InputBin:
+    """Elements whose input lies in [low, high): the largest |error| and the least limit, both in ulp of the output."""
+
+    low: float
+    high: float
+    ulp: float
+    limit: float
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A tensor's error in few numbers, for pictures; an empty part was not measured.
+
+    ulp_histogram  (upper edge, count): |ulp error| = 0, then bins (previous edge, edge] at powers of two; empty bins left out
+    error_map      rows of a grid over the 2-D view [prod(shape[:-1]), shape[-1]]: norm of error/norm of expected values, three digits;
+                   () where nothing is off
+    cell           rows and columns of a cell of the map; those at the far edges may be cut
+    by_input       special functions: errors by octave of the input, from the most negative input on
+    """
+
+    ulp_histogram: tuple[tuple[float, int], ...] = ()
+    error_map: tuple[tuple[float, ...], ...] = ()
+    cell: tuple[int, int] = (0, 0)
+    by_input: tuple[InputBin, ...] = ()
+
+
+@dataclass(frozen=True)
 class Side:
     """One dump's tensor, judged against the reference.
 
@@ -232,6 +259,7 @@ class Side:
     scope: str = "full"
     note: str = ""
     off_contract: str = ""
+    sketch: Sketch = Sketch()
 
 
 @dataclass(frozen=True)
@@ -247,6 +275,7 @@ class Pair:
     gates: tuple[GateResult, ...] = ()
     worst: tuple[WorstElement, ...] = ()
     diagnoses: tuple[Diagnosis, ...] = ()
+    sketch: Sketch = Sketch()
 
 
 @dataclass(frozen=True)
@@ -317,7 +346,7 @@ class Results:
     notes: tuple[str, ...] = ()
 
 
-RESULTS_SCHEMA = "accuracy-eval-results/1.0"
+RESULTS_SCHEMA = "accuracy-eval-results/1.1"
 _PLAIN = frozenset({str, int, bool, type(None)})
 
 

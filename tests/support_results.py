@@ -15,10 +15,12 @@ from accuracy_eval.records import (
     DumpInfo,
     GateInfo,
     GateResult,
+    InputBin,
     NotCompared,
     Pair,
     Results,
     Side,
+    Sketch,
     TensorResult,
     Verdict,
     WorstElement,
@@ -71,6 +73,14 @@ GATES = (
     GateInfo("exact-lane", "mismatch_count", "==", "0", "lane: exact, coded", "every order, split and matrix unit gives the same bits"),
     GateInfo("budget", "budget_max", "<=", "1", "lane: random; exact: False", BUDGET_SOURCE),
     GateInfo("snr-e4m3", "snr_db", ">", "25", "format: fp8_e4m3", "operator tests: SNR strictly above 25 dB for E4M3"),
+)
+
+QUIET_SKETCH = Sketch(((0.0, 101), (0.25, 40000), (0.5, 25435)), ((0.0016, 0.0017), (0.0016, 0.0015)), (256, 64))
+# one row of tiles is off, and one cell holds a value that is not finite
+SKETCH = Sketch(
+    ((0.0, 90), (0.25, 41000), (0.5, 24000), (1.0, 232), (64.0, 214)),
+    tuple(tuple(0.4 if i == 3 else math.inf if (i, j) == (5, 6) else 0.0016 for j in range(8)) for i in range(16)),
+    (32, 16),
 )
 
 
@@ -137,6 +147,7 @@ def good_side(label: str, fmt: str = "bfloat16", budget_max: float = 0.31, **mor
         (budget_gate(budget_max),),
         worst=(WorstElement((7, 90), 0x3F80, None, 1.0, 0.99871, 0.00129, 0.33, budget=0.0041),),
         resolution={"element": 3.1e-4, "row": 2.2e-3, "gain": 4e-5, "lost_k": None},
+        sketch=QUIET_SKETCH,
         **more,
     )
 
@@ -156,6 +167,7 @@ def bad_side(label: str, fmt: str = "bfloat16") -> Side:
             WorstElement((400, 5), 0xBF00, None, -0.5, -0.4101, 0.0899, 46.0, budget=3.0e-4),
         ),
         {"element": 3.1e-4, "row": 2.2e-3, "gain": 4e-5, "lost_k": None},
+        sketch=SKETCH,
     )
 
 
@@ -178,6 +190,7 @@ def fail_result(case: Case, *, labels: tuple[str, str] = ("h200", "cpu")) -> Ten
         metrics(0.0713, mismatches=214),
         worst=(WorstElement((12, 301), 0x3F12, 0x3EED, 0.5703125, 0.462890625, 0.1074, 37.0, reference=0.46288123),),
         diagnoses=(Diagnosis("k-tail-missing", "The last 8 of 256 products are missing in every row.", {"from_k": 248}),),
+        sketch=Sketch(((0.0, 65322), (64.0, 214))),
     )
     return TensorResult(id_of(case), case, "gemm", "default", "d", (512, 128), Verdict.FAIL, (bad_side(a), good_side(b)), (pair,))
 
@@ -233,6 +246,18 @@ def quantised_result(case: Case) -> TensorResult:
         "h200", "cpu", Verdict.FAIL, Attribution.A_OFF, "h200 is off: SNR 24.2 dB, must be over 25 dB.", metrics(0.05, mismatches=8000)
     )
     return TensorResult(id_of(case), case, "gemm", "triton", "d", (512, 128), Verdict.FAIL, (bad, good), (pair,))
+
+
+def special_result() -> TensorResult:
+    """exp in bfloat16: one octave of inputs is beyond its limit."""
+    case = Case("exp", (("n", 4096),), format="bfloat16", seed=42)
+    bins = tuple(InputBin(-(2.0 ** (e + 1)), -(2.0**e), 0.5, 0.6) for e in (6, 3, 0)) + tuple(
+        InputBin(2.0**e, 2.0 ** (e + 1), 2.5 if e == 5 else 0.51, 0.6) for e in (0, 3, 5)
+    )
+    side = replace(bad_side("h200"), contract="", sketch=replace(SKETCH, by_input=bins), diagnoses=())
+    pair = Pair("h200", "cpu", Verdict.FAIL, Attribution.A_OFF, "h200 is off; cpu is right", metrics(0.07, mismatches=9))
+    sides = (side, good_side("cpu"))
+    return TensorResult("exp.n4096.bfloat16.normal.s42", case, "special", "default", "result", (4096,), Verdict.FAIL, sides, (pair,))
 
 
 def not_compared() -> tuple[NotCompared, ...]:

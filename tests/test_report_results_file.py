@@ -17,10 +17,12 @@ from accuracy_eval.records import (
     DumpInfo,
     GateInfo,
     GateResult,
+    InputBin,
     NotCompared,
     Pair,
     Results,
     Side,
+    Sketch,
     TensorResult,
     Verdict,
     WorstElement,
@@ -31,7 +33,8 @@ from accuracy_eval.report import load_results, write_reports
 DOCS = Path(__file__).parent.parent / "docs"
 RECORDS = {
     "": Results, "case": Case, "diagnosis": Diagnosis, "gate_result": GateResult, "worst_element": WorstElement, "side": Side, "pair": Pair,
-    "tensor": TensorResult, "not_compared": NotCompared, "dump": DumpInfo, "gate": GateInfo,
+    "tensor": TensorResult, "not_compared": NotCompared, "dump": DumpInfo, "gate": GateInfo, "sketch": Sketch,
+    "input_bin": InputBin,
 }  # fmt: skip
 
 
@@ -87,7 +90,7 @@ def broken(tmp_path: Path) -> Any:
         ("{", r": not JSON \("),
         ('{"schema": "accuracy-eval-results/1.0", "verdict": NaN}', "the bare token NaN; accuracy-eval writes it as a string"),
         ("[1]", 'JSON without a "schema" key'),
-        ('{"a": 1}', 'JSON without a "schema" key, so not a results.json; expected schema accuracy-eval-results/1.0'),
+        ('{"a": 1}', 'JSON without a "schema" key, so not a results.json; expected schema accuracy-eval-results/1.1'),
         ("[" * 100_000, "nested too deeply"),
         ('{"schema": "accuracy-eval-results/1.0"}', "key 'producer' is missing; the file is not whole"),
     ],
@@ -119,7 +122,7 @@ def test_other_schema_is_refused(found: Any, broken: Any) -> None:
     with pytest.raises(SchemaError) as caught:
         load_results(path)
     assert (
-        str(caught.value) == f"{path}: schema is {found!r}, expected accuracy-eval-results/1.0; write it again with accuracy-eval compare"
+        str(caught.value) == f"{path}: schema is {found!r}, expected accuracy-eval-results/1.1; write it again with accuracy-eval compare"
     )
 
 
