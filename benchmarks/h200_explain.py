@@ -1,12 +1,15 @@
 """Every GEMM family of a CUDA device at many shapes, and the composition that reproduces each output.
 
     python benchmarks/h200_explain.py make DIR               on the GPU: compute outputs (needs torch, not numba)
+    python benchmarks/h200_explain.py trees DIR              on the GPU: the order in which each kernel adds, read from probes
     python benchmarks/h200_explain.py explain DIR            anywhere: name the composition of each (needs numba, not torch)
     python benchmarks/h200_explain.py both DIR               one after the other; --unit hopper, --random 10 --seed 1, --family bf16
+    python benchmarks/h200_explain.py make DIR --shape 530x276x1990 --family tf32      only that shape (m×n×k), only that family
 
 Operands are not stored: they are rebuilt from raw words of a counter generator by exactly defined steps, and their digests are checked.
-Outputs lie as codes in DIR/outputs-N.npz, at most 15 MB each; refusals are listed with the library's words. Exit code 1 when any output
-stays unexplained.
+Outputs lie as codes in DIR/outputs-N.npz, at most 15 MB each, and DIR/index.json names the kernels that made them with their grids;
+refusals are listed with the library's words. `--keep FOLDER` copies what stays unexplained into FOLDER, at most 12 MiB, for a search
+elsewhere: `explain FOLDER`. Exit code 1 when any output stays unexplained.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ import dataclasses
 import hashlib
 import json
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +43,8 @@ SHAPES = [
     (1024, 1024, 4096),
 ]
 FILE_BYTES = 15 << 20
+KEPT_BYTES = 12 << 20
+TREE_ELEMENTS = 1 << 20  # outputs of a product whose tree is asked for: larger shapes choose the same kernels
 VIEW = {"bfloat16": "int16", "float16": "int16", "float32": "int32", "float64": "int64", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
@@ -144,7 +151,65 @@ def random_shapes(count: int, seed: int) -> list[tuple[int, int, int]]:
 # ---------------------------------------------------------------------------- on the GPU
 
 
-def make(folder: Path, wanted: list[Family], shapes: list[tuple[int, int, int]]) -> None:
+def launches(torch: Any, call: Callable[[], Any]) -> list[str]:
+    """The kernels a call launches, each with its grid: how many parts of k there are, often."""
+    activities = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[activities.CPU, activities.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+    kernels = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: e["ts"])
+    return [f"{e['name']} grid {'x'.join(map(str, e['args']['grid']))} block {'x'.join(map(str, e['args']['block']))}" for e in kernels]
+
+
+def tensor(torch: Any, codes: np.ndarray, fmt: str) -> Any:
+    signed = np.ascontiguousarray(codes).view(VIEW[fmt])
+    return torch.from_numpy(signed).cuda().view(getattr(torch, fmt))
+
+
+def back(torch: Any, d: Any, fmt: str) -> np.ndarray:
+    return d.contiguous().view(getattr(torch, VIEW[fmt])).cpu().numpy().view(get_format(fmt).storage)
+
+
+def trees(folder: Path, wanted: list[Family], shapes: list[tuple[int, int, int]]) -> None:
+    """Summation trees of the families whose operands have no scales and whose output counts far enough: DIR/trees.npz, DIR/trees.json."""
+    import torch
+
+    from accuracy_eval.datapath.trees import summation_tree
+    from accuracy_eval.errors import UsageError
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, np.ndarray] = {}
+    index = []
+    for family in wanted:
+        if family.scales or get_format(family.out).bits < 32:
+            continue
+        for m, n, k in shapes:
+            if m * n > TREE_ELEMENTS:
+                continue
+
+            def product(a: np.ndarray, b: np.ndarray, family: Family = family) -> np.ndarray:
+                d = family.call(torch, tensor(torch, a, family.format), tensor(torch, b, family.format), getattr(torch, family.out), 1, 1)
+                return back(torch, d, family.out)
+
+            case, start = f"{family.name} {m}x{n}x{k}", time.perf_counter()
+            try:
+                tree = summation_tree(product, family.format, family.out, k, m=m, n=n)
+            except (UsageError, RuntimeError) as error:
+                index.append({"case": case, "refused": str(error)[:300]})
+            else:
+                found[case] = np.array(tree.parents, np.int32)
+                index.append({"case": case, "k": k, "uniform": tree.uniform, "seconds": time.perf_counter() - start})
+            print(index[-1], flush=True)
+    np.savez_compressed(folder / "trees.npz", **found)
+    (folder / "trees.json").write_text(json.dumps(index, indent=1))
+
+
+def make(folder: Path, wanted: list[Family], shapes: list[tuple[int, int, int]], extra: bool) -> None:
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -165,56 +230,57 @@ def make(folder: Path, wanted: list[Family], shapes: list[tuple[int, int, int]])
         store[case] = codes
         index.append({"case": case, "file": f"outputs-{files[0]}.npz", **facts})
 
-    def tensor(codes: np.ndarray, fmt: str) -> Any:
-        signed = np.ascontiguousarray(codes).view(VIEW[fmt])
-        return torch.from_numpy(signed).cuda().view(getattr(torch, fmt))
-
-    def back(d: Any, fmt: str) -> np.ndarray:
-        return d.contiguous().view(getattr(torch, VIEW[fmt])).cpu().numpy().view(get_format(fmt).storage)
-
     for family in wanted:
         for m, n, k in shapes:
             case = f"{family.name} {m}x{n}x{k}"
             a, b, sa, sb = operands(family, m, n, k)
+            call = partial(family.call, torch, *(tensor(torch, x, family.format) for x in (a, b)), getattr(torch, family.out), sa, sb)
             try:
-                d = family.call(torch, tensor(a, family.format), tensor(b, family.format), getattr(torch, family.out), sa, sb)
+                d = call()
             except (RuntimeError, ValueError, TypeError) as error:  # a refusal of the library is a result
                 index.append({"case": case, "refused": str(error).strip().splitlines()[0][:160]})
                 continue
-            keep(case, back(d, family.out), family=family.name, shape=[m, n, k], operands=digest(a, b, sa, sb))
+            facts = {"family": family.name, "shape": [m, n, k], "operands": digest(a, b, sa, sb), "kernels": launches(torch, call)}
+            keep(case, back(torch, d, family.out), **facts)
+    if extra:
+        further(torch, keep, index)
+    flush()
+    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda, "cases": index}
+    (folder / "index.json").write_text(json.dumps(about, indent=1))
+    print(f"{about['device']}, torch {about['torch']}: {len(index)} cases in {files[0]} files")
+
+
+def further(torch: Any, keep: Callable[..., None], index: list[dict[str, Any]]) -> None:
+    """Batched, backward and grouped products."""
     for fmt in ("bfloat16", "float16"):
         family = Family("batched", fmt, "float32", "", matmul)
         for m, n, k in [(64, 64, 64), (128, 96, 512), (33, 65, 127)]:
             case = f"batched-{fmt} 3x{m}x{n}x{k}"
             a, b, _, _ = operands(family, 3 * m, 3 * n, k)
-            x, y = tensor(a, fmt).view(3, m, k), tensor(b, fmt).view(3, n, k)
+            x, y = tensor(torch, a, fmt).view(3, m, k), tensor(torch, b, fmt).view(3, n, k)
             try:
                 d = torch.bmm(x, y.transpose(1, 2), out_dtype=torch.float32)
             except (RuntimeError, ValueError, TypeError) as error:
                 index.append({"case": case, "refused": str(error).strip().splitlines()[0][:160]})
                 continue
-            keep(case, back(d, "float32"), family=f"batched-{fmt}", shape=[m, n, k], operands=digest(a, b))
+            keep(case, back(torch, d, "float32"), family=f"batched-{fmt}", shape=[m, n, k], operands=digest(a, b))
         for m, n, k in [(256, 128, 512), (64, 64, 64)]:
             a, b, _, _ = operands(family, m, n, k)
             g = encode(values(f"{fmt} grad {m} {n}", (m, n)), fmt)
-            x, y, up = tensor(a, fmt).requires_grad_(), tensor(b, fmt).requires_grad_(), tensor(g, fmt)
+            x, y, up = tensor(torch, a, fmt).requires_grad_(), tensor(torch, b, fmt).requires_grad_(), tensor(torch, g, fmt)
             torch.mm(x, y.T).backward(up)
             for which, grad in (("da", x.grad), ("db", y.grad)):
                 case = f"backward-{fmt}-{which} {m}x{n}x{k}"
-                keep(case, back(grad, fmt), family=f"backward-{fmt}-{which}", shape=[m, n, k], operands=digest(a, b, g))
+                keep(case, back(torch, grad, fmt), family=f"backward-{fmt}-{which}", shape=[m, n, k], operands=digest(a, b, g))
     case = "grouped-bfloat16 4x64x128x256"
     try:
         family = Family("grouped", "bfloat16", "bfloat16", "", matmul)
         a, b, _, _ = operands(family, 256, 512, 256)
         ends = torch.tensor([64, 128, 192, 256], dtype=torch.int32, device="cuda")
-        d = torch._grouped_mm(tensor(a, "bfloat16"), tensor(b, "bfloat16").view(4, 128, 256).transpose(1, 2), offs=ends)
-        keep(case, back(d, "bfloat16"), family="grouped-bfloat16", shape=[64, 128, 256], operands=digest(a, b))
+        d = torch._grouped_mm(tensor(torch, a, "bfloat16"), tensor(torch, b, "bfloat16").view(4, 128, 256).transpose(1, 2), offs=ends)
+        keep(case, back(torch, d, "bfloat16"), family="grouped-bfloat16", shape=[64, 128, 256], operands=digest(a, b))
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         index.append({"case": case, "refused": str(error).strip().splitlines()[0][:160]})
-    flush()
-    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda, "cases": index}
-    (folder / "index.json").write_text(json.dumps(about, indent=1))
-    print(f"{about['device']}, torch {about['torch']}: {len(index)} cases in {files[0]} files")
 
 
 # ---------------------------------------------------------------------------- anywhere
@@ -261,13 +327,29 @@ def check(entry: dict[str, Any], *arrays: Any) -> None:
         sys.exit(f"{entry['case']}: operands rebuilt here have another digest than where the output was made")
 
 
-def explain_all(folder: Path, unit: str | None) -> int:
+def keep_unexplained(folder: Path, cases: list[str], target: Path) -> None:
+    """Copy outputs with their index entries, smallest first, as long as they fit."""
+    about = json.loads((folder / "index.json").read_text())
+    entries = {e["case"]: e for e in about["cases"] if e["case"] in cases}
+    outputs = {case: np.load(folder / e["file"])[case] for case, e in entries.items()}
+    kept: dict[str, np.ndarray] = {}
+    for case in sorted(outputs, key=lambda c: outputs[c].nbytes):
+        if sum(x.nbytes for x in kept.values()) + outputs[case].nbytes <= KEPT_BYTES:
+            kept[case] = outputs[case]
+    target.mkdir(parents=True, exist_ok=True)
+    np.savez(target / "outputs-0.npz", **kept)
+    about["cases"] = [{**entries[case], "file": "outputs-0.npz"} for case in kept]
+    (target / "index.json").write_text(json.dumps(about, indent=1))
+    print(f"{target}: {len(kept)} of {len(outputs)} unexplained outputs")
+
+
+def explain_all(folder: Path, unit: str | None, keep: Path | None) -> int:
     from accuracy_eval.datapath import explain_gemm
 
     about = json.loads((folder / "index.json").read_text())
     print(f"{about['device']}, torch {about['torch']}, CUDA {about['cuda']}; unit {unit or 'any'}")
     print(f"{'case':<38} {'status':<26} {'fraction':>9} {'evidence':>8} {'ties':>4} {'tried':>6} {'s':>6}  composition")
-    results, failed, start = [], 0, time.perf_counter()
+    results, failed, start = [], [], time.perf_counter()
     for entry in about["cases"]:
         if "refused" in entry:
             print(f"{entry['case']:<38} refused: {entry['refused']}")
@@ -277,31 +359,40 @@ def explain_all(folder: Path, unit: str | None) -> int:
             t = time.perf_counter()
             e = explain_gemm(actual, gemm, unit=unit)
             t = time.perf_counter() - t
-            failed += e.fraction < 1
+            failed += [entry["case"]] if e.fraction < 1 else []
             case, ties = entry["case"] + label, len(e.ties) + e.more_ties
             note = " (exact result rounded once)" if e.correctly_rounded else ""
             head = f"{case:<38} {e.status:<26} {e.fraction:>9.6f} {e.evidence:>8} {ties:>4} {e.tried:>6} {t:>6.2f}"
             print(f"{head}  {e.description}{note}", flush=True)
             results.append({"case": case, "seconds": t, "text": str(e), **dataclasses.asdict(e)})
     (folder / "explained.json").write_text(json.dumps(results, indent=1))
-    print(f"{len(results)} outputs in {time.perf_counter() - start:.0f} s, {failed} unexplained")
+    print(f"{len(results)} outputs in {time.perf_counter() - start:.0f} s, {len(failed)} unexplained")
+    if keep:
+        keep_unexplained(folder, failed, keep)
     return 1 if failed else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["make", "explain", "both"])
+    parser.add_argument("what", choices=["make", "trees", "explain", "both"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--unit", default="hopper", help='unit whose arithmetic is tried; "any" for all')
     parser.add_argument("--family", action="append", help="only these families")
+    parser.add_argument(
+        "--shape", action="append", help="m×n×k as 530x276x1990: only these shapes, and nothing batched, grouped or backward"
+    )
+    parser.add_argument("--keep", type=Path, help="folder for what stays unexplained")
     parser.add_argument("--random", type=int, default=0, help="further shapes drawn at random")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    wanted = [f for f in FAMILIES if not options.family or f.name in options.family]
+    shapes = [tuple(map(int, text.split("x"))) for text in options.shape or ()] or SHAPES + random_shapes(options.random, options.seed)
+    if options.what == "trees":
+        trees(options.folder, wanted, shapes)
     if options.what in ("make", "both"):
-        wanted = [f for f in FAMILIES if not options.family or f.name in options.family]
-        make(options.folder, wanted, SHAPES + random_shapes(options.random, options.seed))
+        make(options.folder, wanted, shapes, extra=not options.shape and not options.family)
     if options.what in ("explain", "both"):
-        return explain_all(options.folder, None if options.unit == "any" else options.unit)
+        return explain_all(options.folder, None if options.unit == "any" else options.unit, options.keep)
     return 0
 
 

@@ -10,7 +10,8 @@ import pytest
 from accuracy_eval.datapath import FormatCard, numerics_card
 from accuracy_eval.datapath.card import format_card, model_matmul
 from accuracy_eval.datapath.expectations import EXPECTATIONS, Expectation, same_answer
-from accuracy_eval.datapath.probes import PROBES, order_counts, probe, summation_tree
+from accuracy_eval.datapath.probes import PROBES, order_counts, probe
+from accuracy_eval.datapath.trees import summation_tree
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode, encode
 
@@ -78,7 +79,7 @@ def test_a_split_contraction_leaves_units_behind_the_last_k() -> None:
 
 def test_summation_trees_show_blocks_pairs_and_pieces() -> None:
     def tree(model: str, fmt: str, k: int) -> object:
-        return summation_tree(model_matmul(model, fmt), fmt, "float32", k)
+        return summation_tree(model_matmul(model, fmt), fmt, "float32", k, m=40, n=8).nested()
 
     assert tree("F", "float32", 4) == (((0, 1), 2), 3)
     assert tree("F c2 seq", "float32", 6) == (((0, 1), (2, 3)), (4, 5))
@@ -86,6 +87,39 @@ def test_summation_trees_show_blocks_pairs_and_pieces() -> None:
     assert tree("hopper", "tfloat32", 20) == (((0, 1, 2, 3, 4, 5, 6, 7), 8, 9, 10, 11, 12, 13, 14, 15), 16, 17, 18, 19)
     assert tree("cdna2", "bfloat16", 8) == (((0, 1), (2, 3)), ((4, 5), (6, 7)))
     assert tree("F r2x2 seq", "float32", 8) == ((((0, 1), 4), 5), (((2, 3), 6), 7))
+
+
+@pytest.mark.parametrize(("m", "n"), [(96, 2), (1, 96)])
+def test_a_tree_is_read_from_rows_or_columns_and_at_lengths_beyond_one_product(m: int, n: int) -> None:
+    tree = summation_tree(model_matmul("F c100 seq", "float32"), "float32", "float32", 300, m=m, n=n)
+    chains = [tree.parents[leaf] for leaf in (1, 101, 201)]  # each meets its piece's first leaf at a node of its own
+    assert len(set(chains)) == 3
+    assert len(tree.parents) == 2 * 300 - 1
+    assert tree.uniform
+
+
+def test_fp8_trees_need_the_question_in_both_operands() -> None:
+    tree = summation_tree(model_matmul("hopper", "float8_e4m3fn"), "float8_e4m3fn", "float32", 64, m=40, n=24)
+    assert tree.nested() == (tuple(range(32)), *range(32, 64))
+
+
+def test_elements_of_one_product_with_different_trees_are_noticed() -> None:
+    def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        d = model_matmul("F", "float32")(a, b)
+        d[:, 3:] = model_matmul("F c4 seq", "float32")(a, b[3:])
+        return d
+
+    assert not summation_tree(matmul, "float32", "float32", 16, m=20, n=6).uniform
+
+
+def test_what_is_no_tree_of_additions_is_refused() -> None:
+    def forgetful(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return encode(decode(model_matmul("F", "float32")(a, b), "float32") + 0.5, "float32")
+
+    with pytest.raises(UsageError, match=r"the pair \[0, 1\] left 14.5 of 16 units: no tree of additions does that"):
+        summation_tree(forgetful, "float32", "float32", 16)
+    with pytest.raises(UsageError, match="bfloat16 counts to 256; ask for a wider output or a smaller k"):
+        summation_tree(forgetful, "bfloat16", "bfloat16", 300)
 
 
 def test_a_card_prints_as_text_and_as_json() -> None:

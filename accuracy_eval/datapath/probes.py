@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Codes, Format, Values, concrete, decode, decode_table, encode, get_format, is_nan, ordinals
@@ -332,40 +331,3 @@ def _class(x: float) -> str:
     if np.isinf(x):
         return "inf" if x > 0 else "-inf"
     return "0" if x == 0 else repr(float(x))
-
-
-# ---------------------------------------------------------------------------- summation trees
-
-Tree = int | tuple["Tree", ...]
-
-
-def summation_tree(matmul: Matmul, fmt: str | Format, out: str | Format, k: int = 32) -> Tree:
-    """The order in which k products are added, as nested tuples: (0, 1) added first, ((0, 1), 2) then 2; several members of one tuple are
-    fused. From the survivors of all pairs (i, j), one row each (method of FPRev, Xie et al. 2024).
-    """
-    f, o = get_format(fmt), get_format(out)
-    pairs = [(i, j) for i in range(k) for j in range(i + 1, k)]
-    q = _Questions(k)
-    q.ask("survivors", *(tree_row(f, o, k, i, j) for i, j in pairs))
-    left = decode(ask(matmul, q, f)[0][: len(pairs)], o) * 2.0 ** -unit_exponent(f, o)
-    under = np.zeros((k, k), np.int64)  # leaves below the lowest common ancestor
-    for (i, j), n in zip(pairs, left, strict=True):
-        under[i, j] = under[j, i] = k - int(n)
-    return _grow(list(range(k)), under)
-
-
-def _grow(leaves: list[int], under: NDArray[np.int64]) -> Tree:
-    first, rest = leaves[0], leaves[1:]
-    node: Tree = first
-    for size in sorted({int(under[first, j]) for j in rest}):
-        members = [j for j in rest if under[first, j] == size]
-        children: list[list[int]] = []
-        for j in members:  # those that met each other before they met the first leaf form a subtree
-            for child in children:
-                if under[child[0], j] < size:
-                    child.append(j)
-                    break
-            else:
-                children.append([j])
-        node = (node, *(_grow(c, under) for c in children))
-    return node
