@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
 from fractions import Fraction
 
 import ml_dtypes
@@ -95,6 +96,74 @@ def test_unit_scale_is_right_one_float32_ulp_around_every_value_and_every_midpoi
     codes = np.concatenate([codes, codes | np.uint32(0x80000000)])
     expected = encode(decode(codes, "float32"), element, overflow="saturate")
     assert np.array_equal(quantize(codes, "float32", "unit", element=element).codes, expected)
+
+
+@pytest.mark.parametrize("overflow", ["saturate", "nan", "inf"])
+@pytest.mark.parametrize("element", [e for e in ELEMENTS if e.startswith("float8")])
+def test_every_bfloat16_beyond_the_range_follows_the_overflow_policy(element, overflow):
+    if overflow == "inf" and element != "float8_e5m2":
+        with pytest.raises(UsageError, match=f"overflow policy 'inf': {element} has no Inf; allowed: saturate"):
+            quantize(SMALL, "bfloat16", "unit", element=element, overflow=overflow)
+        return
+    codes = np.arange(1 << 16, dtype=np.uint16).reshape(256, 256)
+    values = decode(codes, "bfloat16")
+    nan = np.isnan(values)
+    expected = encode(np.where(nan, 0.0, values), element, overflow=overflow)
+    found = quantize(codes, "bfloat16", "unit", element=element, overflow=overflow).codes
+    # a NaN is a NaN, whatever its sign
+    both_nan = np.isnan(decode(found, element)) & (np.isnan(decode(expected, element)) | nan)
+    assert np.array_equal(found[~both_nan], expected[~both_nan])
+    assert both_nan[nan].all()
+
+
+def test_formats_without_inf_and_nan_can_only_saturate():
+    with pytest.raises(UsageError, match="overflow policy 'nan': float4_e2m1fn has no NaN; allowed: saturate"):
+        quantize(SMALL, "bfloat16", "mxfp4", overflow="nan")
+
+
+def test_the_floor_rule_overflows_where_the_block_maximum_is_just_under_a_power_of_two():
+    codes = bf16([[500.0, 440.0, 1.0]])  # e = 0: 500 rounds to 512, beyond 448
+    assert quantize(codes, "bfloat16", "mxfp8").codes.tolist() == [[0x7E, 0x7E, 0x38]]
+    assert quantize(codes, "bfloat16", "mxfp8", overflow="nan").codes.tolist() == [[0x7F, 0x7E, 0x38]]
+
+
+@pytest.mark.parametrize("recipe", [r for r in RECIPES if RECIPES[r].rule != "unit"])
+def test_under_the_recipes_own_scales_the_codes_are_the_recipes_own(recipe):
+    codes = operand("bfloat16", (37, 208))
+    q = quantize(codes, "bfloat16", recipe)
+    g = None if q.global_scale is None else float(decode(q.global_scale, "float32"))
+    assert np.array_equal(quantize(codes, "bfloat16", recipe, scale=q.scale, global_scale=g).codes, q.codes)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise_direct", "mxfp8", "mxfp8_2d", "block1x128_ue8m0"])
+def test_under_other_scales_elements_are_rounded_against_those(recipe, axis):
+    codes = operand("bfloat16", (40, 35 * 3)).reshape(40, 35, 3)
+    q = quantize(codes, "bfloat16", recipe, axis=axis)
+    step = 1 if q.scale_format == "float8_e8m0fnu" else 1 << 23  # every scale twice as large
+    other = (q.scale + np.asarray(step, q.scale.dtype)).astype(q.scale.dtype)
+    found = quantize(codes, "bfloat16", recipe, axis=axis, scale=other)
+    index = np.ix_(*(np.arange(n) // b if b else np.zeros(n, int) for n, b in zip(codes.shape, q.blocks, strict=True)))
+    scale = decode(other, q.scale_format).reshape(q.grid)[index]
+    x = values_of(codes, "bfloat16")
+    scaled = (x / scale.astype(np.float32)) if recipe.endswith("direct") else x * (np.float32(1) / scale.astype(np.float32))
+    assert np.array_equal(found.codes, round_to_element(scaled.astype(np.float32).astype(np.float64), q.format, LARGEST[q.format]))
+
+
+def test_scales_of_another_shape_are_refused():
+    with pytest.raises(UsageError, match=r"scales of shape \(7, 37\); the recipe stores \(37, 7\) for this operand"):
+        quantize(operand("bfloat16"), "bfloat16", "mxfp8", scale=np.zeros((7, 37), np.uint8))
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "block1x128", "mxfp8", "mxfp4_even", "nvfp4"])
+def test_quantising_takes_no_copy_of_the_operand(recipe):
+    codes = np.random.default_rng(0).integers(0, 0x7F00, (1024, 4096)).astype(np.uint16)
+    quantize(codes[:8], "bfloat16", recipe)  # compiled
+    tracemalloc.start()
+    q = quantize(codes, "bfloat16", recipe)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < q.codes.nbytes + codes.size * 2  # the codes, and less than the operand in bfloat16 beside them: scales, not elements
 
 
 def test_int8_rounds_ties_to_even_and_stays_within_127():

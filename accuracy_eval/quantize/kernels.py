@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.formats import Codes, Format
+from accuracy_eval.formats import Codes, Format, Overflow, encode
 from accuracy_eval.jit import kernel
 
 F32 = np.float32
@@ -29,7 +29,8 @@ class Element(NamedTuple):
     cut: Any  # float32 fraction bits dropped
     nearest: Any  # half of the dropped part, less one
     offset: Any  # difference of the exponent biases, in place
-    max_bits: Any
+    largest: Any  # largest finite code used; what rounds beyond it becomes `beyond`
+    beyond: Any
     min_normal: Any
     magic: Any  # float32 whose ulp is the element's smallest subnormal
     sign_shift: Any
@@ -37,15 +38,21 @@ class Element(NamedTuple):
     nan: Any
 
 
-def element_constants(fmt: Format, top: float) -> Element:
-    """Constants for a float format of at most 8 bits that saturates at `top`; formats without NaN write code 0 for it."""
+def element_constants(fmt: Format, top: float, overflow: Overflow) -> Element:
+    """Constants for a float format of at most 8 bits whose largest value used is `top`; formats without NaN write code 0 for it.
+
+    overflow  what rounds beyond `top`, and an infinity, becomes: "saturate" `top` · "inf" · "nan"
+    """
     p = fmt.fraction_bits
+    largest = int(encode(np.array([top]), fmt)[0])
+    beyond = largest if overflow == "saturate" else fmt.inf_code if overflow == "inf" else fmt.nan_code
     return Element(
         U32(p),
         U32(23 - p),
         U32((1 << (22 - p)) - 1),
         U32((127 - fmt.bias) << p),
-        F32(top).view(U32),
+        U32(largest),
+        U32(beyond),
         F32(fmt.smallest_normal).view(U32),
         F32(fmt.smallest_subnormal * 2.0**23),
         U32(fmt.magnitude_bits),
@@ -77,7 +84,7 @@ def block_amax(codes: Codes, block_rows: int, block: int, shift: Any, out: NDArr
 def encode_blocks(
     codes: Codes, factor: NDArray[np.float32], block_rows: int, block: int, divide: bool, shift: Any, element: Element, out: Codes
 ) -> None:
-    """out = RNE(clamp(fl32(x · factor))) in the element format, or x / factor where `divide`; out [rows, K] uint8.
+    """out = RNE(fl32(x · factor)) in the element format, or x / factor where `divide`; out [rows, K] uint8.
 
     factor [ceil(rows / block_rows), ceil(K / block)]. Normal results round on the float32 bits, subnormal ones by one float32
     addition to a number whose ulp is the element's smallest subnormal.
@@ -87,7 +94,8 @@ def encode_blocks(
     cut = U32(element.cut) & U32(31)
     sign_shift = U32(element.sign_shift) & U32(31)
     nearest, offset = U32(element.nearest), U32(element.offset)
-    max_bits, min_normal, magic = U32(element.max_bits), U32(element.min_normal), F32(element.magic)
+    largest, beyond = U32(element.largest), U32(element.beyond)
+    min_normal, magic = U32(element.min_normal), F32(element.magic)
     lowest_signed, nan = U32(element.lowest_signed), U32(element.nan)
     magic_bits = magic.view(U32)
     for r in range(rows):
@@ -100,11 +108,11 @@ def encode_blocks(
                 x = F32(U32(U32(source[i]) << shift).view(F32))
                 y = U32(F32(x / s if divide else x * s).view(U32))
                 magnitude = U32(y & ABS)
-                m = min(magnitude, max_bits)
-                n = max(m, min_normal)
+                n = max(magnitude, min_normal)
                 normal = U32(U32(U32(n + nearest + U32(U32(n >> cut) & U32(1))) >> cut) - offset)
-                subnormal = U32(F32(U32(m).view(F32) + magic).view(U32) - magic_bits)
-                code = normal if m >= min_normal else subnormal
+                subnormal = U32(F32(U32(min(magnitude, min_normal)).view(F32) + magic).view(U32) - magic_bits)
+                code = normal if magnitude >= min_normal else subnormal
+                code = beyond if code > largest else code
                 sign = U32(U32(y >> U32(31)) << sign_shift)
                 code = U32(code | sign) if code >= lowest_signed else code
                 target[i] = nan if magnitude > INF else code

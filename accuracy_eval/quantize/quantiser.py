@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Codes, Format, Values, decode, get_format
+from accuracy_eval.formats import Codes, Format, Overflow, Values, decode, get_format
 from accuracy_eval.quantize.recipes import Encoding, Recipe, element_format, get_recipe
 from accuracy_eval.quantize.rotate import hadamard16
-from accuracy_eval.quantize.scales import SCALE_RULES, Scaling, global_scale_of, target
+from accuracy_eval.quantize.scales import SCALE_RULES, Scaling, global_scale_of, target, under_scale
 from accuracy_eval.threads import map_threads
 
 PANEL = 1 << 17  # elements handed to a thread at once; with its output it stays in the L2 cache
@@ -71,13 +71,18 @@ def quantize(
     element: str | Format | None = None,
     gradient: bool = False,
     global_scale: float | None = None,
+    scale: Codes | None = None,
+    overflow: Overflow | None = None,
     threads: int | None = None,
 ) -> Quantised:
     """`codes` of `fmt` (float32, bfloat16 or float16) quantised by `recipe`, blocks running along `axis`, the contraction axis.
 
     encoding : which concrete format an element family stands for. element : family or concrete format in place of the recipe's.
     gradient : the operand is an upstream gradient; only `hybrid` makes a difference. global_scale : nvfp4 only, its value in
-    place of fl32(amax / (448·6)). threads : None takes all cores; the bits do not depend on it.
+    place of fl32(amax / (448·6)). scale : scale codes to use in place of the recipe's, shaped as the recipe stores them: the codes a
+    correct quantiser gives under somebody else's scales. overflow : what rounds beyond the largest code value used, and an infinity
+    under a finite scale, becomes; None is the recipe's own (saturate, but where a row says otherwise). threads : None takes all
+    cores; the bits do not depend on it.
 
     Square blocks tile `axis` and the last of the other axes; tail blocks are partial. A block holding NaN or Inf dequantises to
     NaN as a whole (`unit` excepted: Inf saturates); element codes there are NaN where the format has NaN and the scaled value is
@@ -96,6 +101,7 @@ def quantize(
     if global_scale is not None and r.rule != "nvfp4":
         raise UsageError(f"quantize: recipe {r.name} has no global scale")
     elem = element_format(r, element, encoding=encoding, gradient=gradient)
+    policy = _policy(r, elem, overflow)
     axis %= x.ndim
     if r.hadamard:
         x, source = hadamard16(x, source, axis=axis), get_format("float32")
@@ -104,9 +110,11 @@ def quantize(
     g = _global_scale(amax, r, elem, global_scale)
     t = target(r, elem, global_scale=1.0 if g is None else float(g))
     scaling = SCALE_RULES[r.rule].apply(amax, t)
-    result = work.encode(scaling, t.top, t.global_scale)
     blocks, shape = _scale_shape(x.shape, axis, r)
     moved = _moved_shape(x.shape, axis)
+    if scale is not None:
+        scaling = under_scale(_in_work_order(scale, shape, moved), SCALE_RULES[r.rule], scaling)
+    result = work.encode(scaling, t.top, t.global_scale, policy)
 
     def back(flat: Codes) -> Codes:
         """Scales in the order of the work, to where their blocks lie in the operand."""
@@ -131,6 +139,24 @@ def quantize(
         inverse,
         None if g is None else np.asarray(np.uint32(0x7FC00000) if np.isnan(g) else g.view(np.uint32)),
     )
+
+
+def _policy(r: Recipe, element: Format, overflow: Overflow | None) -> Overflow:
+    """The overflow policy, refused where the element cannot express it."""
+    policy = overflow or r.overflow
+    if policy == "saturate" or (element.has_inf if policy == "inf" else element.has_nan and r.rule != "nvfp4"):
+        return policy
+    raise UsageError(
+        f"quantize: overflow policy {policy!r}: {element.name} has no {'Inf' if policy == 'inf' else 'NaN'}; allowed: saturate"
+    )
+
+
+def _in_work_order(scale: Codes, shape: tuple[int, ...], moved: list[int]) -> Codes:
+    """Scales where their blocks lie in the operand, to the flat order of the work: the inverse of `back`."""
+    s = np.asarray(scale)
+    if s.shape != shape:
+        raise UsageError(f"quantize: scales of shape {s.shape}; the recipe stores {shape} for this operand")
+    return np.ascontiguousarray(s.transpose(moved) if s.ndim == len(moved) else s).reshape(-1)
 
 
 def _moved_shape(shape: tuple[int, ...], axis: int) -> list[int]:
@@ -246,10 +272,10 @@ class _Work:
         size = self.x.shape[2]
         return [(n, i, min(size, i + PANEL)) for n, i in enumerate(range(0, size, PANEL))]
 
-    def encode(self, scaling: Scaling, top: float, global_scale: float) -> Codes:
+    def encode(self, scaling: Scaling, top: float, global_scale: float, overflow: Overflow) -> Codes:
         """Element codes [batch, rows, K]."""
         out = np.empty(self.x.shape, self.element.storage)
-        encode_part = self.encoder(scaling.divide, top)
+        encode_part = self.encoder(scaling.divide, top, overflow)
         if self.recipe.rule == "nvfp4":
             factor: NDArray[Any] = (decode(scaling.scale, "float8_ue4m3") * global_scale).reshape(self.grid)
         else:
@@ -272,7 +298,7 @@ class _Work:
             self.run(panel, self.panels())
         return out
 
-    def encoder(self, divide: bool, top: float) -> Callable[..., None]:
+    def encoder(self, divide: bool, top: float, overflow: Overflow) -> Callable[..., None]:
         """The kernel for this element: (codes, shift, factor, rows per block, elements per block, out)."""
         from accuracy_eval.quantize import kernels
 
@@ -282,7 +308,7 @@ class _Work:
             return lambda x, shift, factor, rows, block, out: kernels.encode_int8(
                 x, factor, rows, block, divide, shift, np.float32(top), out
             )
-        constants = kernels.element_constants(self.element, top)
+        constants = kernels.element_constants(self.element, top, overflow)
         return lambda x, shift, factor, rows, block, out: kernels.encode_blocks(x, factor, rows, block, divide, shift, constants, out)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from accuracy_eval.errors import UsageError, unknown
-from accuracy_eval.formats import FORMATS, Format, concrete, get_format
+from accuracy_eval.formats import FORMATS, Format, Overflow, concrete, get_format
 
 Encoding = Literal["ocp", "fnuz"]
 
@@ -29,6 +29,7 @@ class Recipe:
     gradient_element  family where the operand is an upstream gradient; "" is `element`
     floor             smallest amax (rule amax_over_max: smallest scale) the rule sees; 0 where the rule needs none
     limits            largest code value used, by format name, where it is not the format's largest
+    overflow          what rounds beyond that value becomes: the floor and even rules and the unit scale let data get there
     elements          families the recipe may carry; empty is any
     hadamard          the data are rotated by the 16-point Hadamard transform × 0.25 along the contraction axis first
     scale_padding     scale rows × scale columns are padded to multiples of these in storage, with bytes 0
@@ -42,6 +43,7 @@ class Recipe:
     gradient_element: str = ""
     floor: float = 0.0
     limits: Mapping[str, float] = field(default_factory=dict)
+    overflow: Overflow = "saturate"
     elements: tuple[str, ...] = ()
     hadamard: bool = False
     scale_padding: tuple[int, int] = (1, 1)

@@ -189,6 +189,16 @@ SCALE_RULES: dict[str, ScaleRule] = {
 }
 
 
+def under_scale(scale: Codes, rule: ScaleRule, ours: Scaling) -> Scaling:
+    """What the data meet under these scale codes: where a code is the rule's own, the rule's factor; else the reciprocal of the scale,
+    or the scale itself where the rule divides."""
+    same = scale == ours.scale
+    with np.errstate(all="ignore"):
+        value = decode(scale, rule.scale_format).astype(np.float32)
+        factor = value if ours.divide else np.divide(np.float32(1.0), value, dtype=np.float32)
+    return Scaling(scale, np.where(same, ours.factor, factor).astype(np.float32), ours.divide)
+
+
 def global_scale_of(amax: float, top: float) -> np.float32:
     """float32 global scale of a tensor with that largest magnitude: fl32(amax / (448·top)); 1 where that is 0; NaN for NaN, Inf."""
     if not math.isfinite(amax):
