@@ -151,6 +151,15 @@ def part_of(arch: str | None) -> Part | None:
     return None
 
 
+def part_named(name: str) -> Part | None:
+    """The part a unit's name stands for: the one named (`MI308X`, `sm_120`), else the unit's first on the market; None for the CPU's."""
+    unit = resolve_unit(name).partition("/")[0]
+    words = _plain(name.strip().removeprefix("model:").partition("/")[0])
+    parts = [p for p in PARTS.values() if p.unit == unit]
+    exact = [p for p in parts if words in {_plain(p.arch), *map(_plain, p.names)}]
+    return next(iter([*exact, *(p for p in parts if p.names), *parts]), None)
+
+
 def unit_of(platform: Mapping[str, Any]) -> str | None:
     """Canonical unit id of a detected platform: by vendor and architecture, never by name. None where unknown or without matrix unit."""
     if platform.get("vendor") == "cpu":

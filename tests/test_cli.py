@@ -137,7 +137,7 @@ def test_other_inputs_under_the_same_id_are_refused_with_both_digests(dumps, tmp
         (["dump", "smok", "-o", "x.h5"], "unknown suite 'smok'; allowed: "),
         (["dump", "-o", "x.h5"], "name a suite (see accuracy-eval list suites), or give at least --op and --shape"),
         (["dump", *GEMM, "--format", "bf17", "-o", "x.h5"], "unknown format 'bf17'; allowed: "),
-        (["dump", *GEMM, "--device", "tpu", "-o", "x.h5"], "unknown device 'tpu'; allowed: auto, cpu, cuda, cuda:N, reference"),
+        (["dump", *GEMM, "--device", "tpu", "-o", "x.h5"], "unknown device 'tpu'; allowed: auto, cpu, cuda, cuda:N, model:UNIT, reference"),
         (["dump", "smoke", "--op", "gemm", "--layout", "zz", "-o", "x.h5"], "unknown layout 'zz'; allowed: nn, nt, tn, tt"),
         (["dump", "smoke", "--op", "cast", "--layout", "nt", "-o", "x.h5"], "suite smoke: none of its"),
         (["compare", "nowhere.h5"], "nowhere.h5"),

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import Literal
 
+from accuracy_eval.backends.model import ModelBackend
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.backends.torch_device import TorchBackend, import_torch
 from accuracy_eval.errors import MissingDependency, unknown
 
-DEVICES = ("auto", "cpu", "cuda", "cuda:N", "reference")
+DEVICES = ("auto", "cpu", "cuda", "cuda:N", "reference", "model:UNIT")
 
 
 def open_backend(device: str, encoding: Literal["ocp", "fnuz"] = "ocp") -> TorchBackend | ReferenceBackend:
-    """The backend of a device name. "auto": the GPU torch sees, else its CPU, else the reference. Unknown names raise UsageError."""
+    """The backend of a device name. "auto": the GPU torch sees, else its CPU, else the reference. Unknown names raise UsageError.
+
+    model:UNIT is the model of a matrix unit, by any of its names: model:cdna3, model:H200.
+    """
     if device == "reference":
         return ReferenceBackend(encoding)
+    if device.startswith("model:"):
+        return ModelBackend(device)
     if device == "auto":
         try:
             torch = import_torch()

@@ -23,7 +23,8 @@ from accuracy_eval.records import Case
 Codes = NDArray[Any]
 
 
-def _ready(value: Any) -> Future[Any]:
+def ready(value: Any) -> Future[Any]:
+    """A future that holds its value already."""
     future: Future[Any] = Future()
     future.set_result(value)
     return future
@@ -63,7 +64,7 @@ class ReferenceBackend:
         spec = get_op(case.op)
         codes = operand_codes(spec, case, self.encoding)
         sources = tuple(
-            Source(o.name, o.format, o.shape, _ready(sha256_codes(codes[o.name])), _ready(codes[o.name]).result)
+            Source(o.name, o.format, o.shape, ready(sha256_codes(codes[o.name])), ready(codes[o.name]).result)
             for o in spec.operands(case, self.encoding)
         )
         return Prepared(case, sources, stored_inputs(spec, case, self.encoding, codes))
@@ -73,6 +74,6 @@ class ReferenceBackend:
         spec = get_op(case.op)
         references = spec.reference(case, prepared.tensors, self.encoding, spec.contract(case))
         results = [
-            Result(o.name, o.format, o.shape, (_ready(rounded_codes(references[o.name])),)) for o in spec.outputs(case, self.encoding)
+            Result(o.name, o.format, o.shape, (ready(rounded_codes(references[o.name])),)) for o in spec.outputs(case, self.encoding)
         ]
         return Outcome(tuple(results), 1)

@@ -20,7 +20,9 @@ def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]
 @click.command("dump", short_help="Run a suite on a device and store the outputs.")
 @click.argument("suite", required=False)
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="The dump to write (HDF5).")
-@click.option("--device", default="auto", show_default=True, help="auto, cuda, cuda:N (AMD GPUs too), cpu, or reference (numpy, no torch).")
+@click.option(
+    "--device", default="auto", show_default=True, help="auto, cuda, cuda:N (AMD GPUs too), cpu; without torch: reference, model:UNIT."
+)
 @selection
 @click.option("--seed", type=click.IntRange(min=0), help="Another seed for every case.")
 @click.option("--max-m", type=click.IntRange(min=1), help="Cap the rows of model GEMMs.")

@@ -90,7 +90,10 @@ def _devices() -> Table:
     from accuracy_eval.backends.torch_device import import_torch
     from accuracy_eval.errors import MissingDependency
 
-    rows: Table = [{"device": "reference", "name": "float64 truth, numpy"}]
+    rows: Table = [
+        {"device": "reference", "name": "float64 truth, numpy"},
+        {"device": "model:UNIT", "name": "model of a matrix unit: accuracy-eval list units"},
+    ]
     try:
         torch = import_torch()
     except MissingDependency as error:
@@ -101,9 +104,22 @@ def _devices() -> Table:
     return rows
 
 
+def _units() -> Table:
+    from accuracy_eval.datapath.units import UNITS
+    from accuracy_eval.parts import PARTS
+
+    parts = {u.arch: " ".join(n for p in PARTS.values() if p.unit == u.arch for n in (p.arch, *p.names)) for u in UNITS}
+    return [
+        {"unit": u.name, "formats": ", ".join(u.formats), "rule": str(u.rule or "–"), "accumulator": u.out, "certainty": u.certainty,
+         "source": u.source, "parts": parts[u.arch]}
+        for u in UNITS
+    ]  # fmt: skip
+
+
 _TABLES: dict[str, Callable[[], Table]] = {
     "ops": _ops, "formats": _formats, "recipes": _recipes, "contracts": _contracts, "metrics": _metrics, "gates": _gates,
     "suites": _suites, "inputs": _inputs, "candidates": _candidates, "devices": _devices,
+    "units": _units,
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from accuracy_eval.ops.spec import (
     OpSpec,
     Output,
     Panel,
+    Product,
     Reference,
     operand_formats,
     output_format,
@@ -119,6 +120,11 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
     }
 
 
+def _products(case: Case, inputs: Inputs, output: str) -> tuple[Product, ...]:
+    """A gradient of the bias is a sum of rows, which libraries do not multiply for."""
+    return () if output == "dbias" else (Product(_problem(case, inputs, output)),)
+
+
 def _problem(case: Case, inputs: Inputs, output: str) -> Gemm:
     """The product whose result is the output: the forward one, or a gradient's."""
     alpha, beta = float(GEMM.option(case, "alpha")), float(GEMM.option(case, "beta"))
@@ -195,6 +201,7 @@ GEMM = OpSpec(
     torch=_torch,
     reference=_reference,
     contract=_contract,
+    products=_products,
     layouts=LAYOUTS,
     out_formats=("float32",),
     options=OPTIONS,

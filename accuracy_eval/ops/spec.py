@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.formats import Format, concrete, get_family, get_format
 from accuracy_eval.records import Case, Coded, OptionValue
+
+if TYPE_CHECKING:
+    from accuracy_eval.cpu_ref.operands import Gemm
 
 Encoding = Literal["ocp", "fnuz"]
 PANEL_ELEMENTS = 1 << 22  # elements per panel of a reference: 32 MiB of float64
@@ -84,6 +87,18 @@ Inputs = Mapping[str, Coded]
 
 
 @dataclass(frozen=True)
+class Product:
+    """One matrix product whose result is an output, or a part of it: what a matrix unit does for the op.
+
+    gemm   the product (cpu_ref.operands.Gemm); its result before anything that follows it
+    index  where its [m, n] result lies in the output: the matrix of a batch, the rows of a group; () the whole output
+    """
+
+    gemm: Gemm
+    index: tuple[int | slice, ...] = ()
+
+
+@dataclass(frozen=True)
 class OpSpec:
     """One operation.
 
@@ -95,6 +110,8 @@ class OpSpec:
     torch       (torch, case, tensors by operand name, out by output name) -> tensors by output name; `out` holds poisoned tensors
                 the expression writes to where torch offers `out=`, and is ignored where it does not
     reference   (case, inputs as stored, encoding, contract) -> Reference by output name
+    products    (case, inputs as stored, output name) -> the matrix products that make that output; empty where none does, or where they are
+                not all there is to it. None: the op multiplies no matrices
     contract    what a call of this case promises, when the case and candidate state nothing else
     refuse      (case) -> why this combination does not exist, or None
     """
@@ -109,6 +126,7 @@ class OpSpec:
     torch: Callable[[Any, Case, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
     reference: Callable[[Case, Inputs, Encoding, str], dict[str, Reference]]
     contract: Callable[[Case], str]
+    products: Callable[[Case, Inputs, str], tuple[Product, ...]] | None = None
     layouts: tuple[str, ...] = ("",)
     out_formats: tuple[str, ...] = ()
     recipes: tuple[str, ...] = ("",)

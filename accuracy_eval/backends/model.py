@@ -1,0 +1,74 @@
+"""A model of a matrix unit as a device: GEMMs as that unit computes them, bit for bit, for parts one does not have. Needs no torch."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from accuracy_eval.backends.base import Outcome, Prepared, Result
+from accuracy_eval.backends.reference import ReferenceBackend, ready
+from accuracy_eval.errors import UnsupportedCase, UsageError
+from accuracy_eval.formats import get_format
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.ops.spec import Output
+from accuracy_eval.parts import part_named, resolve_unit
+
+
+class ModelBackend(ReferenceBackend):
+    """Products of one unit: one chain of its blocks per element in increasing k, scales, alpha, C and bias in float32 after it.
+
+    A library on the part may cut or order k otherwise; its outputs then differ from these by rounding only.
+    """
+
+    def __init__(self, name: str) -> None:
+        """`name` as `parts.resolve_unit` takes it: model:cdna3, MI300X, hopper/mma.sync. UsageError for one that names no unit."""
+        self.unit, self.part = resolve_unit(name), part_named(name)
+        self.name = f"model:{self.unit}"
+        super().__init__((self.part.fp8 if self.part else None) or "ocp")
+
+    def platform(self) -> dict[str, Any]:
+        """The host's record, with the modelled part in place of a device: `backend` and `model.*` say that nothing ran on one."""
+        from accuracy_eval.datapath.units import units_of
+
+        arch = self.part.arch if self.part else self.unit
+        rows = {
+            f"model.{u.instruction}.{'+'.join(u.formats)}{'>float16' if u.out == 'float16' else ''}": f"{u.rule} ({u.certainty})"
+            for u in units_of(self.unit)
+            if u.rule is not None
+        }
+        return {
+            **super().platform(),
+            "vendor": self.part.vendor if self.part else "cpu",
+            "arch": arch,
+            "unit": self.unit.partition("/")[0],
+            "device": self.name,
+            "device_name": f"model of {self.unit} ({arch})",
+            "backend": "model",
+            "label": "model-" + re.sub(r"[^a-z0-9]+", "-", self.unit),
+            "fp8_encoding": self.encoding,
+            **rows,
+        }
+
+    def run(self, prepared: Prepared, candidate: Any, *, repeats: int) -> Outcome:
+        """The case's outputs. UnsupportedCase for an op that is not made of products, and for formats the unit does not take."""
+        outputs = get_op(prepared.case.op).outputs(prepared.case, self.encoding)
+        return Outcome(tuple(Result(o.name, o.format, o.shape, (ready(self._output(prepared, o)),)) for o in outputs), 1)
+
+    def _output(self, prepared: Prepared, output: Output) -> Any:
+        from accuracy_eval.datapath.predicting import predict
+
+        case = prepared.case
+        products = get_op(case.op).products
+        made = products(case, prepared.tensors, output.name) if products else ()
+        if not made:
+            what = f"output {output.name!r} of {case.op}" if products else case.op
+            raise UnsupportedCase(f"{what} is no matrix product: the model of a matrix unit computes nothing else")
+        codes = np.zeros(output.shape, get_format(output.format).storage)
+        for product in made:
+            try:
+                codes[product.index] = predict(product.gemm, self.unit, output.format, tf32=case.format == "tfloat32")
+            except UsageError as error:  # what the unit does not take, in the model's words
+                raise UnsupportedCase(str(error)) from error
+        return codes
