@@ -9,6 +9,7 @@ noise, bias and flips of a unit on normal data.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.contracts import Accumulator, parse_contract
-from accuracy_eval.cpu_ref.operands import BLOCK_ELEMENTS, Gemm
+from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.formats import Codes, Format, Overflow, Values, encode, get_format, is_nan, ordinals
-from accuracy_eval.jit import kernel
+from accuracy_eval.jit import kernel, map_threads
 
 AGGREGATE = 0.7  # of the root mean square of B over a row, column or tile; healthy units reach 0.54 (docs/budgets.md)
+STRIP_ELEMENTS = 1 << 19  # elements that one thread works on at a time: 4 MB of float64
 MEDIAN_SAMPLES = 1 << 16
 
 
@@ -270,9 +272,18 @@ class ResolutionMeter:
         allowed = np.empty(values.shape)
         rows = np.zeros((values.shape[0], 2))
         bits, emin, top = (f.fraction_bits, f.emin, f.max) if f.kind == "float" else (62, 62, math.inf)  # the ulp of integers is 1
-        gain = _thresholds(values, budget, bits, emin, top, rows, self._columns, allowed)
+        step = max(1, STRIP_ELEMENTS // max(1, values.shape[1]))
+
+        def strip(first: int) -> tuple[float, NDArray[np.float64]]:
+            part, columns = slice(first, first + step), np.zeros_like(self._columns)
+            return _thresholds(values[part], budget[part], bits, emin, top, rows[part], columns, allowed[part]), columns
+
+        gain = math.inf
+        for smallest, columns in map_threads(strip, range(0, values.shape[0], step)):
+            gain = min(gain, smallest)
+            self._columns += columns
         self._rows.append(rows)
-        self._gain = min(self._gain, float(gain))
+        self._gain = min(self._gain, gain)
         self._element = max(self._element, float(allowed.max(initial=0.0)))
         flat = allowed.reshape(-1)
         self._sample.append(flat[:: max(1, flat.size * max(1, len(self._sample)) // MEDIAN_SAMPLES)].copy())
@@ -359,27 +370,54 @@ def _relative(sums: NDArray[np.float64]) -> float:
 
 
 def _largest_products(problem: Gemm) -> tuple[NDArray[np.int64], NDArray[np.int64], Values]:
-    """For every k: row and column of the largest |alpha·a_ik·b_kj|, and that size; 0 where NaN or Inf make it unknown."""
-    k = problem.k
-    i, j = np.zeros(k, np.int64), np.zeros(k, np.int64)
-    left, right = np.zeros(k), np.zeros(k)
-    step = max(1, BLOCK_ELEMENTS // max(1, k))
-    for first in range(0, problem.m, step):
-        x = np.abs(problem.a_values(slice(first, min(first + step, problem.m)), slice(0, k)))
-        _keep_largest(np.where(np.isfinite(x), x, 0.0), first, i, left)
-    for first in range(0, problem.n, step):
-        y = np.abs(problem.b_values(slice(0, k), slice(first, min(first + step, problem.n))))
-        _keep_largest(np.where(np.isfinite(y), y, 0.0).T, first, j, right)
+    """For every k: row and column of the largest |alpha·a_ik·b_kj|, and that size; 0 where no finite one is left."""
+    every = slice(0, problem.k)
+    i, left = _largest_along(problem.m, problem.k, lambda lines: problem.a_values(lines, every))
+    j, right = _largest_along(problem.n, problem.k, lambda lines: problem.b_values(every, lines).T)
     with np.errstate(over="ignore"):
         return i, j, left * right * abs(problem.scalars[0])
 
 
-def _keep_largest(block: Values, first: int, index: NDArray[np.int64], largest: Values) -> None:
-    at = block.argmax(axis=0)
-    value = block[at, np.arange(block.shape[1])]
-    better = value > largest
-    index[better] = at[better] + first
-    largest[better] = value[better]
+def _largest_along(lines: int, k: int, values: Callable[[slice], Values]) -> tuple[NDArray[np.int64], Values]:
+    """For every k: the first of `lines` whose finite magnitude is largest, and that magnitude. values(lines) [lines, k]."""
+
+    def strip(first: int) -> tuple[NDArray[np.int64], Values]:
+        index, largest = np.full(k, first), np.zeros(k)
+        block = values(slice(first, min(first + step, lines)))
+        if block.flags.c_contiguous:
+            _largest_by_line(block, first, index, largest)
+        else:
+            _largest_by_k(block.T, first, index, largest)
+        return index, largest
+
+    step = max(1, STRIP_ELEMENTS // max(1, k))
+    index, largest = np.zeros(k, np.int64), np.zeros(k)
+    for at, size in map_threads(strip, range(0, lines, step)):
+        better = size > largest
+        index[better], largest[better] = at[better], size[better]
+    return index, largest
+
+
+@kernel
+def _largest_by_line(block: Any, first: int, index: Any, largest: Any) -> None:
+    """block [lines, k], walked in the order it is stored."""
+    for i in range(block.shape[0]):
+        for t in range(block.shape[1]):
+            x = abs(block[i, t])
+            if x > largest[t] and x < np.inf:
+                largest[t] = x
+                index[t] = first + i
+
+
+@kernel
+def _largest_by_k(block: Any, first: int, index: Any, largest: Any) -> None:
+    """block [k, lines], walked in the order it is stored."""
+    for t in range(block.shape[0]):
+        for i in range(block.shape[1]):
+            x = abs(block[t, i])
+            if x > largest[t] and x < np.inf:
+                largest[t] = x
+                index[t] = first + i
 
 
 def aggregate_limit(budget: Values, rounding: Values | float = 0.0) -> float:

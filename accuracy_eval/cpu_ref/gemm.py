@@ -28,6 +28,7 @@ PANEL_ELEMENTS = 1 << 23  # of one panel of the result: 64 MB of float64
 OPERAND_ELEMENTS = 1 << 23  # of a decoded block of an operand
 ROWS = 2048  # largest number of rows of a panel
 COLUMNS = 1024  # columns worked on at a time
+FINISHED_ELEMENTS = 1 << 19  # of a panel that one thread finishes at a time
 TILE_ROWS = 256  # rows of a product that one thread works on
 ALIGN = 128  # panels hold whole 128-row tiles
 
@@ -210,35 +211,56 @@ def _with_budget(left: Side, right: Side, contract: Contract, out: Values, budge
 
 def _finish(problem: Gemm, rows: slice, panel: Panel, contract: Contract | None, integer: bool) -> Panel:
     """alpha·product + beta·C + bias, and the budget of doing that in the contract's scalar arithmetic."""
-    alpha, beta = problem.scalars
     product, budget, low = panel.values, panel.budget, panel.low
-    c = problem.c_values(rows) if beta != 0 else None
-    bias = problem.bias_values
-    if budget is not None and contract is not None:
+    values, rest = (product, None) if low is None else (np.empty_like(product), np.empty_like(product))
+    step = max(1, FINISHED_ELEMENTS // max(1, problem.n))
+
+    def piece(first: int) -> None:
+        part = slice(first, min(first + step, len(product)))
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # settings are a thread's own
+            c = problem.c_values(slice(rows.start + part.start, rows.start + part.stop)) if problem.beta != 0 else None
+            if budget is not None and contract is not None:
+                _add_scalar_budget(problem, budget[part], product[part], c, contract, integer)
+            if low is None or rest is None:
+                _apply_scalars(problem, product[part], c)
+            else:
+                bias = problem.bias_values
+                terms = (np.empty((0, 0)) if c is None else c, np.empty(0) if bias is None else bias)
+                wide.combine(product[part], low[part], *problem.scalars, *terms, values[part], rest[part])
+            if budget is not None:
+                budget[part][~np.isfinite(values[part])] = 0.0
+
+    map_threads(piece, range(0, len(product), step))
+    return Panel(panel.first_row, values, budget, rest)
+
+
+def _add_scalar_budget(problem: Gemm, budget: Values, product: Values, c: Values | None, contract: Contract, integer: bool) -> None:
+    """budget = alpha·budget plus what the contract's scalar arithmetic may lose; in place."""
+    alpha, beta = problem.scalars
+    if alpha != 1:
         budget *= abs(alpha)
-        if not (contract.exact and integer) and contract.scalar_bits:
-            size = np.abs(product) * abs(alpha)
-            if c is not None:
-                size += np.abs(c) * abs(beta)
-            if bias is not None:
-                size += np.abs(bias)
-            size *= 4.0 * 2.0**-contract.scalar_bits
-            budget += size
-    if low is not None:
-        values, rest = np.empty_like(product), np.empty_like(product)
-        empty = np.empty((0, 0)), np.empty(0)
-        wide.combine(product, low, alpha, beta, empty[0] if c is None else c, empty[1] if bias is None else bias, values, rest)
-        product, low = values, rest
-    else:
-        if alpha not in (0.0, 1.0):
-            product *= alpha
-        if c is not None:
-            product += beta * c
-        if bias is not None:
-            product += bias
-    if budget is not None:
-        budget[~np.isfinite(product)] = 0.0
-    return Panel(panel.first_row, product, budget, low)
+    if (contract.exact and integer) or not contract.scalar_bits:
+        return
+    size = np.abs(product)
+    if alpha != 1:
+        size *= abs(alpha)
+    if c is not None:
+        size += np.abs(c) * abs(beta)
+    if problem.bias_values is not None:
+        size += np.abs(problem.bias_values)
+    size *= 4.0 * 2.0**-contract.scalar_bits
+    budget += size
+
+
+def _apply_scalars(problem: Gemm, product: Values, c: Values | None) -> None:
+    """product = alpha·product + beta·C + bias, in place; alpha = 0 left it zero."""
+    alpha, beta = problem.scalars
+    if alpha not in (0.0, 1.0):
+        product *= alpha
+    if c is not None:
+        product += beta * c
+    if problem.bias_values is not None:
+        product += problem.bias_values
 
 
 __all__ = ["AUTO_FLOP", "GRADIENTS", "Gemm", "Operand", "Panel", "gemm_backward_panels", "gemm_panels", "gradient", "panel_rows", "panels"]
