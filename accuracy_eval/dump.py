@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from accuracy_eval import store
 from accuracy_eval.backends.base import Backend, Outcome, Prepared, Source
 from accuracy_eval.backends.candidates import Candidate
+from accuracy_eval.backends.probing import probed
 from accuracy_eval.cases import Suite, case_id
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.errors import UnsupportedCase, UsageError
@@ -74,6 +75,7 @@ def dump(
     resume: bool = False,
     store_inputs: bool = False,
     pack: bool = True,
+    probe: bool = False,
     shard: tuple[int, int] = (0, 1),
     progress: Progress | None = None,
 ) -> DumpSummary:
@@ -84,6 +86,7 @@ def dump(
     resume        keep the results in `OUT.parts`, or in a finished `out`, and run only what is missing or failed; they must come from
                   the same suite, device and versions. Without it, leftovers are an error
     store_inputs  keep the operand codes in the file, not only their digests
+    probe         store the device's numerics card too: whole in the dump's info, a sentence per format in its platform record
     shard         (i, n): only cases whose position in the suite is i modulo n
     UsageError when `out` exists, or leftovers do and `resume` is off. A case that is unsupported or raises is recorded.
     """
@@ -93,7 +96,11 @@ def dump(
     todo = [c for i, c in enumerate(suite.cases) if i % shard[1] == shard[0]]
     if not todo:
         raise UsageError(f"suite {suite.name}: no cases to run (shard {shard[0]}/{shard[1]} of {len(suite.cases)})")
-    info = {"suite": suite.name, "suite_digest": suite.digest, "expected": {op: list(n) for op, n in suite.expected.items()}}
+    info: dict[str, Any] = {
+        "suite": suite.name,
+        "suite_digest": suite.digest,
+        "expected": {op: list(n) for op, n in suite.expected.items()},
+    }
     provenance = backend.platform()
     if out.exists() and not resume:
         raise UsageError(f"{out} exists already; complete it with --resume, remove it, or choose another name")
@@ -107,6 +114,10 @@ def dump(
         _same_run(parts, info, provenance)
     parts.mkdir(parents=True, exist_ok=True)
     lock = _only_writer(parts)
+    if probe:
+        card = probed(backend)
+        info["numerics"] = card.to_json()
+        provenance |= {f"numerics.{c.name}": c.sentence for c in card.formats}
     run = {**provenance, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     work = [(case, c) for case in todo for c in _chosen(backend, case, candidates)]
     _check_names(work, candidates)

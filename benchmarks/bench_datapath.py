@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from accuracy_eval.datapath import Problem, evaluate, explain, gemm, model_matmul, numerics_card, parse
+from accuracy_eval.datapath import Call, Problem, evaluate, explain, gemm, model_matmul, numerics_card, parse
 from accuracy_eval.datapath.units import UNITS, Unit
 from accuracy_eval.formats import encode
 from accuracy_eval.jit import thread_count
@@ -91,7 +91,7 @@ def main() -> None:
     print(f"{'permuted k bfloat16 256x256x1024':<44} {time.perf_counter() - start:>6.2f}  {found.status} ({found.tried} tried)")
     start = time.perf_counter()
     formats = [("bfloat16", "float32"), ("float16", "float32"), ("float8_e4m3fn", "float32"), ("float8_e5m2", "float32")]
-    numerics_card({(f, o): model_matmul("hopper", f, o) for f, o in formats}, device="model")
+    numerics_card([Call(f, o, model_matmul("hopper", f, o)) for f, o in formats], device="model")
     print(f"\nnumerics card of {len(formats)} formats: {time.perf_counter() - start:.2f} s")
 
 

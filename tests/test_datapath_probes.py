@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from accuracy_eval.datapath import FormatCard, numerics_card
+from accuracy_eval.datapath import Call, FormatCard, numerics_card
 from accuracy_eval.datapath.card import format_card, model_matmul
 from accuracy_eval.datapath.expectations import EXPECTATIONS, Expectation, same_answer
 from accuracy_eval.datapath.probes import PROBES, order_counts, probe
 from accuracy_eval.datapath.trees import summation_tree
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import UnsupportedCase, UsageError
 from accuracy_eval.formats import decode, encode
 
 TABLE = [(e, f) for e in EXPECTATIONS for f in e.formats]
@@ -129,9 +129,9 @@ def test_a_card_prints_as_text_and_as_json() -> None:
         calls.append(a.shape)
         return model_matmul("hopper", "float8_e4m3fn")(a, b)
 
-    card = numerics_card({("float8_e4m3fn", "float32"): matmul}, device="a model of an H200", lengths=(256,))
+    card = numerics_card([Call("float8_e4m3fn", "float32", matmul)], device="a model of an H200", lengths=(256,))
     assert card.text == (
-        "numerics of a model of an H200\n"
+        "numerics of a model of an H200: matches hopper in 1 of 1 ways to multiply\n"
         "\n"
         "float8_e4m3fn → float32: matches hopper\n"
         "  alignment_bits           13\n"
@@ -144,14 +144,28 @@ def test_a_card_prints_as_text_and_as_json() -> None:
         "  fp8_encoding             ocp\n"
         "  negative_zero            +0\n"
         "  integers_exact           yes\n"
-        "  survivors at k = 256     1: 224, 2: 224, 4: 224, 8: 224, 16: 224, 32: 192, 64: 160, 128: 96, 255: 0"
+        "  survivors at k = 256     1: 224, 2: 224, 4: 224, 8: 224, 16: 224, 32: 192, 64: 160, 128: 96, 255: 0\n"
+        "  additions at k = 64      64 in order, 32 at a time"
     )
     data = json.loads(json.dumps(card.to_json()))
     assert data["formats"][0]["matches"] == ["hopper"]
     assert data["formats"][0]["answers"]["survivors"] == [32, 32, 32, 32, 32, 32, 0]
     assert data["formats"][0]["sentence"] == "matches hopper"
-    assert len(calls) <= 8  # few products, whatever the number of questions
     assert all(shape[0] % 16 == 0 for shape in calls)
+    calls.clear()
+    format_card(matmul, "float8_e4m3fn", "float32", lengths=(256,), repeats=3)
+    assert len(calls) <= 8  # few products, whatever the number of questions
+
+
+def test_what_a_device_refuses_is_listed_with_its_reason() -> None:
+    def refusing(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        raise UnsupportedCase("no such product")
+
+    calls = [Call("float8_e5m2", "float32", refusing), Call("float32", "float32", model_matmul("F", "float32"), "tf32")]
+    card = numerics_card(calls, lengths=(), long=False)
+    assert card.text.endswith("\nnot probed:\n  float8_e5m2 → float32: no such product")
+    assert [c.name for c in card.formats] == ["float32 → float32, tf32"]
+    assert card.to_json()["refused"] == {"float8_e5m2 → float32": "no such product"}
 
 
 def test_results_that_change_from_run_to_run_are_seen() -> None:
@@ -162,7 +176,7 @@ def test_results_that_change_from_run_to_run_are_seen() -> None:
         d[1, 0] = rng.random()
         return encode(d, "float32")
 
-    card = numerics_card({("bfloat16", "float32"): matmul}, lengths=(), long=False)
+    card = numerics_card([Call("bfloat16", "float32", matmul)], lengths=(), long=False)
     assert not card.formats[0].deterministic
     assert card.text.endswith("  repeated products differ: the order of operations is not fixed")
 

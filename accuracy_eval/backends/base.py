@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
 from accuracy_eval.backends.candidates import Candidate
 from accuracy_eval.records import Case
+
+if TYPE_CHECKING:
+    from accuracy_eval.datapath.card import Call
 
 Codes = NDArray[Any]
 
@@ -66,6 +69,9 @@ class Backend(Protocol):
 
     def candidates(self, op: str) -> tuple[Candidate, ...]:
         """Every candidate registered for the op, `default` first."""
+
+    def products(self) -> tuple[Call, ...]:
+        """Every way in which the device multiplies matrices, for probes; UsageError where there is none."""
 
     def prepare(self, case: Case) -> Prepared:
         """Operands of the case on the device. UnsupportedCase when the device has no such format."""

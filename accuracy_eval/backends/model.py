@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from accuracy_eval.formats import get_format
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Output
 from accuracy_eval.parts import part_named, resolve_unit
+
+if TYPE_CHECKING:
+    from accuracy_eval.datapath.card import Call
 
 
 class ModelBackend(ReferenceBackend):
@@ -50,6 +53,26 @@ class ModelBackend(ReferenceBackend):
             "fp8_encoding": self.encoding,
             **rows,
         }
+
+    def products(self) -> tuple[Call, ...]:
+        """One call per operand format of the unit, float32 operands also through its TF32 rule as its library feeds it."""
+        from accuracy_eval.datapath.card import Call, model_matmul
+        from accuracy_eval.datapath.predicting import tf32_conversion
+        from accuracy_eval.datapath.units import units_of
+
+        calls = []
+        for row in units_of(self.unit):
+            if row.rule is None or row.scales:
+                continue
+            for fmt in row.formats:
+                if row.out == "float16" and fmt != "float16":
+                    continue  # no answers are known to compare with
+                mode = "float16 accumulator" if row.out == "float16" else ""
+                if fmt == "tfloat32":
+                    calls.append(Call("float32", row.out, model_matmul(f"{tf32_conversion(row)} {row.rule}", "float32"), "tf32"))
+                elif get_format(fmt).bits >= 8:
+                    calls.append(Call(fmt, row.out, model_matmul(row.name, fmt, row.out), mode))
+        return tuple(calls)
 
     def run(self, prepared: Prepared, candidate: Any, *, repeats: int) -> Outcome:
         """The case's outputs. UnsupportedCase for an op that is not made of products, and for formats the unit does not take."""

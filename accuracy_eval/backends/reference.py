@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,15 @@ from accuracy_eval.backends import platform
 from accuracy_eval.backends.base import Outcome, Prepared, Result, Source
 from accuracy_eval.backends.candidates import Candidate
 from accuracy_eval.digests import sha256_codes
-from accuracy_eval.errors import UnsupportedCase
+from accuracy_eval.errors import UnsupportedCase, UsageError
 from accuracy_eval.formats import encode, get_format
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Reference, rows_and_columns
 from accuracy_eval.records import Case
+
+if TYPE_CHECKING:
+    from accuracy_eval.datapath.card import Call
 
 Codes = NDArray[Any]
 
@@ -56,6 +59,10 @@ class ReferenceBackend:
             raise UnsupportedCase("the reference backend runs no torch expression")
 
         return (Candidate(op, "default", run),)
+
+    def products(self) -> tuple[Call, ...]:
+        """None: UsageError, as exact arithmetic rounded once has no order to ask about."""
+        raise UsageError("the reference is exact arithmetic rounded once: there is nothing to probe; name a device (cuda, cpu, model:UNIT)")
 
     def close(self) -> None:
         """Nothing to release."""

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Operand, Output
 from accuracy_eval.records import Case
 from accuracy_eval.threads import thread_count
+
+if TYPE_CHECKING:
+    from accuracy_eval.datapath.card import Call
 
 Codes = NDArray[Any]
 POISONS = (0xFF, 0xA5)  # bytes; the first is NaN in every IEEE format, the second a finite number: no kernel writes both
@@ -64,6 +67,12 @@ class TorchBackend:
     def candidates(self, op: str) -> tuple[Candidate, ...]:
         return registered(op)
 
+    def products(self) -> tuple[Call, ...]:
+        """Every way in which the device multiplies matrices, for probes."""
+        from accuracy_eval.backends.products import calls_of
+
+        return calls_of(self)
+
     def close(self) -> None:
         self._pool.shutdown(wait=True)
 
@@ -102,7 +111,7 @@ class TorchBackend:
             large = torch_inputs.supports(case.input_class, o.format)
         if large:
             tensor = torch_inputs.generate(self.torch, self.device, case.op, o.name, o.shape, case.input_class, case.seed, o.format)
-            host = self._to_host(tensor, o.format)
+            host = self.to_host(tensor, o.format)
         else:
             found = codes if codes is not None else random_codes(case, o, compiled=False if self.on_gpu else None)
             tensor = self.to_device(found, o.format)
@@ -140,7 +149,7 @@ class TorchBackend:
     def _integers(self, tensor: Any) -> Any:
         return tensor.contiguous().view(getattr(self.torch, _INTEGERS[tensor.element_size()]))
 
-    def _to_host(self, tensor: Any, fmt: str) -> Future[Codes]:
+    def to_host(self, tensor: Any, fmt: str) -> Future[Codes]:
         """The tensor's codes on the host: copied through pinned memory, ready when the copy's event has passed."""
         storage = get_format(fmt).storage
         integers = self._integers(tensor)
@@ -233,7 +242,7 @@ class TorchBackend:
             size = integers[0].element_size()
             first, second = ((t == _pattern(p, size)) for t, p in zip(integers, POISONS, strict=False))
             unwritten = int((first & second).sum())
-        hosts: list[Future[Codes]] = [self._to_host(t, output.format) for t in distinct]
+        hosts: list[Future[Codes]] = [self.to_host(t, output.format) for t in distinct]
         return Result(output.name, output.format, output.shape, tuple(hosts), unwritten)
 
 

@@ -17,6 +17,7 @@ _COMMANDS = {
     "merge": "accuracy_eval.cli.files",
     "list": "accuracy_eval.cli.listing",
     "gates": "accuracy_eval.cli.gates",
+    "probe": "accuracy_eval.cli.probe",
     "demo": "accuracy_eval.cli.demo",
 }
 _SUMMARIES = {
@@ -28,6 +29,7 @@ _SUMMARIES = {
     "merge": "Join shards and parts into one dump.",
     "list": "Print the ops, formats, suites, gates and devices there are.",
     "gates": "Put known faults into results and show which gate catches them.",
+    "probe": "Ask a device how it multiplies: its numerics card, compared with known units.",
     "demo": "Compare this machine with a packaged H200 dump and the reference.",
 }
 

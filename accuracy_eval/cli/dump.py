@@ -32,6 +32,7 @@ def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]
 @click.option("--shard", default="0/1", show_default=True, callback=_shard, help="I/N: only every N-th case, starting at I.")
 @click.option("--resume", is_flag=True, help="Go on with an unfinished dump.")
 @click.option("--store-inputs", is_flag=True, help="Store operands too, not only their digests.")
+@click.option("--probe", is_flag=True, help="Store the device's numerics card too (accuracy-eval probe).")
 @click.option("--no-pack", is_flag=True, help="Leave one file a case in OUT.parts.")
 @click.option(
     "--fp8", "encoding", type=click.Choice(["ocp", "fnuz"]), default="ocp", show_default=True, help="fp8 encoding of --device reference."
@@ -65,7 +66,8 @@ def dump_command(
         with progress("dump", quiet=quiet or as_json) as update:
             summary = dump(
                 chosen, backend, out, candidates=options["candidates"], repeats=options["repeats"], resume=options["resume"],
-                store_inputs=options["store_inputs"], pack=not options["no_pack"], shard=options["shard"], progress=update,
+                store_inputs=options["store_inputs"], pack=not options["no_pack"], probe=options["probe"], shard=options["shard"],
+                progress=update,
             )  # fmt: skip
     finally:
         backend.close()

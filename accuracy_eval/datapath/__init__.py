@@ -6,7 +6,7 @@ UNITS, find_unit     which units there are, where their rules come from, how cer
 
 from __future__ import annotations
 
-from accuracy_eval.datapath.card import FormatCard, NumericsCard, model_matmul, numerics_card
+from accuracy_eval.datapath.card import Call, FormatCard, NumericsCard, model_matmul, numerics_card
 from accuracy_eval.datapath.compositions import Composition, canonical, parse
 from accuracy_eval.datapath.evaluation import Problem, evaluate, problem_of
 from accuracy_eval.datapath.explaining import Explanation, explain, explain_gemm
@@ -15,6 +15,7 @@ from accuracy_eval.datapath.products import dot, gemm
 from accuracy_eval.datapath.units import CERTAINTIES, UNITS, Unit, find_unit, units_of
 
 __all__ = [
-    "CERTAINTIES", "UNITS", "Composition", "Explanation", "FormatCard", "NumericsCard", "Problem", "Unit", "canonical", "dot", "evaluate",
-    "explain", "explain_gemm", "find_unit", "gemm", "model_matmul", "numerics_card", "parse", "predict", "problem_of", "units_of",
+    "CERTAINTIES", "UNITS", "Call", "Composition", "Explanation", "FormatCard", "NumericsCard", "Problem", "Unit", "canonical", "dot",
+    "evaluate", "explain", "explain_gemm", "find_unit", "gemm", "model_matmul", "numerics_card", "parse", "predict", "problem_of",
+    "units_of",
 ]  # fmt: skip

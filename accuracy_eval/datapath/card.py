@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -12,21 +14,43 @@ from accuracy_eval.datapath.evaluation import Problem, evaluate
 from accuracy_eval.datapath.expectations import EXPECTATIONS, same_answer
 from accuracy_eval.datapath.probes import INFORMATION, PROBES, Answer, Matmul, narrow, probe
 from accuracy_eval.datapath.products import gemm
-from accuracy_eval.errors import UsageError
+from accuracy_eval.datapath.trees import summation_tree
+from accuracy_eval.errors import UnsupportedCase, UsageError
 from accuracy_eval.formats import Codes, get_format
 from accuracy_eval.records import to_json
 
-DERIVED = ("rdna3/wmma", "rdna4/wmma", "rdna4/wmma.w64")  # units whose expected answers come from their models, checked on silicon
+TREE_LENGTH, TREE_SIDE = 64, 128  # the product whose order of additions a card draws
+CHAIN = "fused multiply-adds in order"  # the name in the table of what is no matrix unit
 NEEDED = 8  # answers that must have been compared before anything counts as a match
+
+
+@dataclass(frozen=True)
+class Call:
+    """One way in which a device multiplies.
+
+    matmul  codes a [m, k], b [n, k] of `format` → codes of D = A·Bᵀ [m, n] of `out`; it raises UnsupportedCase where the device refuses.
+            Shapes asked for: m, n multiples of 16 up to 256, k = 64, 4096 (float16) and the lengths a caller wishes
+    mode    what tells it from the device's other ways with these formats: "tf32", "slow accumulation"; "" the usual one
+    """
+
+    format: str
+    out: str
+    matmul: Matmul
+    mode: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.format} → {self.out}" + (f", {self.mode}" if self.mode else "")
 
 
 @dataclass(frozen=True)
 class FormatCard:
     """One operand format.
 
-    format, out  operands and output
+    format, out, mode  operands, output, and which of the device's ways (`Call.mode`)
     answers    probe name → answer (`probes.PROBES` says what each asks); None where it cannot be asked of this format
     survivors  contraction → i → units left (`probes.order_counts`)
+    tree       the order in which 64 products are added, in words; why there is none where it could not be read
     deterministic  whether repeated products had the same bytes
     matches    known units that give every compared answer
     closest    where none does: the nearest unit, and the answers that differ: probe → (found, expected)
@@ -40,6 +64,12 @@ class FormatCard:
     matches: tuple[str, ...] = ()
     closest: str = ""
     differs: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    mode: str = ""
+    tree: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.format} → {self.out}" + (f", {self.mode}" if self.mode else "")
 
     @property
     def sentence(self) -> str:
@@ -54,28 +84,51 @@ class FormatCard:
 
 @dataclass(frozen=True)
 class NumericsCard:
-    """All formats of one device. `text` is for people, `to_json` for files."""
+    """All formats of one device. `text` is for people, `to_json` for files.
+
+    refused  calls that the device does not take, with its reason
+    """
 
     device: str
     formats: tuple[FormatCard, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> Any:
         """Plain data: every field of every format, with its sentence."""
-        return {"device": self.device, "formats": [{**to_json(c), "sentence": c.sentence} for c in self.formats]}
+        formats = [{**to_json(c), "sentence": c.sentence} for c in self.formats]
+        return {"device": self.device, "summary": self.summary, "formats": formats, "refused": dict(self.refused)}
+
+    @property
+    def summary(self) -> str:
+        """The architectures that match most of the device's ways to multiply, of those that are no plain chain of fused multiply-adds."""
+        chains = [c for c in self.formats if c.matches and all(m.startswith(CHAIN) for m in c.matches)]
+        ways = [c for c in self.formats if c not in chains]
+        also = f", {CHAIN} in {len(chains)}" if chains and ways else ""
+        if not ways:
+            return f"{CHAIN} in {len(chains)} of {len(chains)} ways to multiply" if chains else "nothing to multiply with"
+        found = Counter(unit for c in ways for unit in {re.split("[,/]", m)[0] for m in c.matches})
+        most = max(found.values(), default=0)
+        names = " = ".join(name for name, count in found.items() if count == most) or "nothing known"
+        return f"matches {names} in {most or len(ways)} of {len(ways)} ways to multiply{also}"
 
     @property
     def text(self) -> str:
         """The whole card, a block per format."""
-        lines = [f"numerics of {self.device}" if self.device else "numerics"]
+        lines = [f"numerics of {self.device or 'a device'}: {self.summary}"]
         for c in self.formats:
-            lines += ["", f"{c.format} → {c.out}: {c.sentence}"]
+            lines += ["", f"{c.name}: {c.sentence}"]
             width = max(len(name) for name in PROBES)
             lines += [f"  {name:<{width}}  {_show(value)}" for name, value in c.answers.items() if value is not None]
             for k, counts in c.survivors.items():
                 label = f"survivors at k = {k}"
                 lines.append(f"  {label:<{width}}  {', '.join(f'{i}: {n}' for i, n in counts.items())}")
+            if c.tree:
+                label = f"additions at k = {TREE_LENGTH}"
+                lines.append(f"  {label:<{width}}  {c.tree}")
             if not c.deterministic:
                 lines.append("  repeated products differ: the order of operations is not fixed")
+        if self.refused:
+            lines += ["", "not probed:", *(f"  {name}: {reason}" for name, reason in self.refused.items())]
         return "\n".join(lines)
 
 
@@ -86,24 +139,32 @@ def _show(value: Any) -> str:
 
 
 def numerics_card(
-    matmuls: Mapping[tuple[str, str], Matmul],
-    *,
-    device: str = "",
-    lengths: Sequence[int] = (256, 1024),
-    repeats: int = 3,
-    long: bool = True,
+    calls: Sequence[Call], *, device: str = "", lengths: Sequence[int] = (256, 1024), repeats: int = 3, long: bool = True
 ) -> NumericsCard:
     """Probe a device and compare what it says with every unit known.
 
-    matmuls  (operand format, output format) → callable: codes a [m, k], b [n, k] → codes of D = A·Bᵀ [m, n]. Shapes asked for: m = n a
-             multiple of 16 up to about 200, k = 64, 4096 (float16) and `lengths`
     lengths  further contractions at which the order of additions is recorded; libraries change kernels with the shape
     repeats  how often the first product is made, to see whether bytes repeat
     long     ask the question about float16 accumulation, which needs k = 4096
     """
-    return NumericsCard(
-        device, tuple(format_card(m, fmt, out, lengths=lengths, repeats=repeats, long=long) for (fmt, out), m in matmuls.items())
-    )
+    cards: list[FormatCard] = []
+    refused: dict[str, str] = {}
+    for call in calls:
+        try:
+            card = format_card(call.matmul, call.format, call.out, lengths=lengths, repeats=repeats, long=long)
+        except UnsupportedCase as error:
+            refused[call.name] = str(error)
+        else:
+            cards.append(replace(card, mode=call.mode, tree=_tree(call)))
+    return NumericsCard(device, tuple(cards), refused)
+
+
+def _tree(call: Call) -> str:
+    try:
+        tree = summation_tree(call.matmul, call.format, call.out, TREE_LENGTH, m=TREE_SIDE, n=TREE_SIDE)
+    except UsageError as error:
+        return f"not read: {error}"
+    return tree.outline() + ("" if tree.uniform else "; not the same in every element")
 
 
 def format_card(matmul: Matmul, fmt: str, out: str, *, lengths: Sequence[int] = (), repeats: int = 1, long: bool = True) -> FormatCard:
@@ -130,10 +191,6 @@ def format_card(matmul: Matmul, fmt: str, out: str, *, lengths: Sequence[int] = 
 def _known(fmt: str, out: str) -> tuple[tuple[str, dict[str, Answer]], ...]:
     """(name, expected answers) of everything that takes the format; answers an output of that width cannot show are left out."""
     rows = [(e.name, e.answers(fmt)) for e in EXPECTATIONS if fmt in e.formats and e.out in ("", out)]
-    if fmt in ("float16", "bfloat16"):
-        for name in DERIVED:
-            found = probe(model_matmul(name, fmt, "float32"), fmt, "float32", long=False).answers
-            rows.append((name, {k: v for k, v in found.items() if v is not None}))
     if narrow(get_format(out)):
         rows = [(name, {k: v for k, v in known.items() if k != "wide_exponents" or out == "bfloat16"}) for name, known in rows]
     return tuple(rows)

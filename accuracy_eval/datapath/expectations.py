@@ -1,7 +1,7 @@
 """What the probes answer on known units, written down from published models and measurements, not computed from the models here.
 
 Sources: MMA-Sim v2 (arXiv 2511.10909), Khattak & Mikaitis (arXiv 2512.07004); measured on an H200 (Hopper rows) and on CPUs; the rest
-follows by hand from each rule. Survivors are at K = 64 for i = 1, 2, 3, 4, 8, 16, 32.
+follows by hand from each rule (RDNA rows: the rules of raw captures). Survivors are at K = 64 for i = 1, 2, 3, 4, 8, 16, 32.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ BY_4 = (60, 60, 60, 56, 52, 44, 28)
 BY_8 = (56, 56, 56, 56, 48, 40, 24)
 BY_16 = (48, 48, 48, 48, 48, 32, 16)
 BY_32 = (32, 32, 32, 32, 32, 32, 0)
+RDNA3 = (-1, -4, -4, -6, -10, -18, -34)  # each term against the accumulator's sign costs a unit of the grid of M²
 IN_ORDER = (62, 61, 60, 59, 55, 47, 31)
 EXACT = "≥"  # as many bits as the format can ask for
 
@@ -72,6 +73,7 @@ class Expectation:
 _RZ, _RNE, _LOST = (1, -1), (2, -2), (0, 0)
 _FLOORED: dict[str, Answer] = {"tiny_accumulator": (-1, 0), "wide_exponents": "nan"}
 _CHAIN: dict[str, Answer] = {"wide_exponents": "inf"}
+_COMPLEMENT: dict[str, Answer] = {"tiny_accumulator": (1, 0), "integers_exact": False}  # 1 + (−1) is −2^-24 there
 _RNE_TF32: dict[str, Answer] = {"operand_rounding": (8, 0, 16, 0)}
 
 EXPECTATIONS: tuple[Expectation, ...] = (
@@ -104,7 +106,12 @@ EXPECTATIONS: tuple[Expectation, ...] = (
     Expectation("cdna3, operands cut to TF32", ("float32",), 24, 24, BY_4, _RNE, "tf32rz TR4",
                 {**_FLOORED, "operand_rounding": (0, 0, 8, 0)}),
     Expectation("cdna3", FNUZ, 24, 24, BY_16, _RNE, "cdna3", {"tiny_accumulator": (-1, 0)}),
-    Expectation("fused multiply-adds in order", (*HALVES, "float32"), EXACT, 23, IN_ORDER, _LOST, "F", _CHAIN),
+    Expectation("rdna3/wmma", ("float16",), EXACT, EXACT, RDNA3, (2, -1), "rdna3/wmma", _COMPLEMENT),
+    Expectation("rdna3/wmma", ("bfloat16",), EXACT, EXACT, RDNA3, (2, -1), "rdna3/wmma",
+                {**_COMPLEMENT, "input_subnormals": False, "output_subnormals": False, "wide_exponents": "-inf"}),
+    Expectation("rdna4/wmma", HALVES, 24, 24, (60, 60, 60, 52, 56, 44, 28), _RNE, "rdna4/wmma", {"alignment_rounding": (1, -2)}),
+    Expectation("rdna4/wmma.w64", HALVES, 24, 24, BY_4, _RNE, "rdna4/wmma.w64", {"alignment_rounding": (1, -2)}),
+    Expectation("fused multiply-adds in order", (*HALVES, *FP8, "float32"), EXACT, 23, IN_ORDER, _LOST, "F", _CHAIN),
     Expectation("fused multiply-adds in order", ("float64",), EXACT, EXACT, IN_ORDER, _LOST, "D"),
     *(Expectation(f"{name}, float16 accumulator", ("float16",), bits, bits, survivors, _LOST, name, out="float16")
       for name, bits, survivors in (("volta", 23, BY_4), ("turing", 24, BY_8), ("ampere", 24, BY_8), ("ada", 24, BY_8),

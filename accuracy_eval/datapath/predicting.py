@@ -29,10 +29,15 @@ def predict(gemm: Gemm, unit: str, out: str, *, tf32: bool = False) -> Codes:
     formats = problem.a_format, problem.b_format
     if tf32 and formats == ("float32", "float32"):
         row = find_unit(unit, "tfloat32")
-        return _composed(row, "tf32rz" if row.arch.startswith("cdna") else "tf32rne", problem, out)
+        return _composed(row, tf32_conversion(row), problem, out)
     if problem.block in BLOCK_WIDTHS:
         return _block_scaled(unit, problem, out)
     return _composed(find_unit(unit, formats), "", problem, out)
+
+
+def tf32_conversion(unit: Unit) -> str:
+    """What happens to float32 operands before the unit's TF32 rule: CDNA3 cuts them, cuBLAS rounds them to nearest."""
+    return "tf32rz" if unit.arch.startswith("cdna") else "tf32rne"
 
 
 def predicted_composition(unit: Unit, problem: Problem, out: str, *, pre: str = "") -> Composition:

@@ -70,6 +70,31 @@ class SummationTree:
             made[node] = tuple(made[child] for child in self.children[node])
         return made[self.root]
 
+    def outline(self) -> str:
+        """The tree in words: `64 in order, 16 at a time`, `3 pieces of (1408 in order, 16 at a time) added in order`."""
+        if self.k == 1:
+            return "one product"
+        found: dict[int, _Shape] = {leaf: _Shape(1, "1", (leaf,)) for leaf in range(self.k)}
+        for node in self._upwards():
+            if node == self.root or self.children[self.parents[node]][0] != node:  # a spine is described from its top
+                found[node] = self._describe(node, found)
+        return found[self.root].text
+
+    def _describe(self, node: int, found: dict[int, _Shape]) -> _Shape:
+        """The spine from a node down to its first leaf, in the order in which things were added to it."""
+        steps: list[list[_Shape]] = []
+        while node in self.children:
+            steps.append([found[child] for child in self.children[node][1:]])
+            node = self.children[node][0]
+        steps.reverse()
+        whole = sorted(leaf for leaf in (node, *(leaf for step in steps for shape in step for leaf in shape.leaves)))
+        alone = next((i for i, step in enumerate(steps) if any(shape.size > 1 for shape in step)), len(steps))
+        first = [node, *(shape.leaves[0] for step in steps[:alone] for shape in step)]
+        text = _chain([len(step) for step in steps[:alone]]) + _spacing(first)
+        if alone < len(steps):
+            text = _joined(_Shape(len(first), text, tuple(first)), steps[alone:])
+        return _Shape(len(whole), text, tuple(whole))
+
     def _upwards(self) -> list[int]:
         """Inner nodes, children before parents."""
         order, stack = [], [self.root]
@@ -117,19 +142,101 @@ def summation_tree(matmul: Matmul, fmt: str | Format, out: str | Format, k: int,
     return SummationTree(k, tuple(parents[i] for i in range(nodes)), asker.uniform)
 
 
+@dataclass(frozen=True)
+class _Shape:
+    """A described subtree."""
+
+    size: int
+    text: str
+    leaves: tuple[int, ...]
+
+
+def _chain(added: list[int]) -> str:
+    """Leaves added step by step, the first leaf with the first step."""
+    if not added:
+        return "1"
+    sizes = [added[0] + 1, *added[1:]]
+    if set(sizes[1:]) <= {1} and sizes[0] == 2:
+        return f"{sum(sizes)} in order"
+    if len(sizes) == 1:
+        return f"{sizes[0]} at once"
+    body, last = set(sizes[:-1]), sizes[-1]
+    if len(body) == 1 and last <= sizes[0]:
+        return f"{sum(sizes)} in order, {sizes[0]} at a time"
+    return f"{sum(sizes)} in order, {'+'.join(map(str, sizes))} at a time"
+
+
+def _spacing(leaves: list[int]) -> str:
+    """How the leaves of one chain lie: nothing for neighbours in increasing k."""
+    steps = np.diff(leaves)
+    if (steps == 1).all():
+        return ""
+    if len(steps) > 1 and (steps == steps[0]).all():
+        return f", every {steps[0]}th k" if steps[0] > 0 else f", every {-steps[0]}th k downwards"
+    runs = np.flatnonzero(steps != 1)
+    widths = set(np.diff([-1, *runs, len(steps)])[:-1].tolist())
+    if len(widths) == 1 and len(set(steps[runs].tolist())) == 1:
+        return f", {widths.pop()} of every {int(steps[runs[0]]) + int(runs[0])} k"
+    return ", in another order of k"
+
+
+def _joined(first: _Shape, steps: list[list[_Shape]]) -> str:
+    """Subtrees added to a first one: pieces in order, a tree of neighbours, or a list."""
+    if all(len(step) == 1 for step in steps):
+        parts = [first, *(step[0] for step in steps)]
+        sums = [sum(p.size for p in parts[:i]) for i in range(1, len(parts))]
+        if len(parts) > 2 and sums == [p.size for p in parts[1:]]:
+            return f"{1 << len(steps)} times ({first.text}), in pairs and pairs of pairs" if _doubled(parts) else _list(parts)
+        if len({p.text for p in parts[:-1]}) == 1:
+            last = "" if parts[-1].text == first.text else f", the last ({parts[-1].text})"
+            return f"{len(parts)} pieces of ({first.text}){last}, added in order"
+        return _list(parts)
+    return " + ".join([f"({first.text})", *(f"[{' & '.join(shape.text for shape in step)}]" for step in steps)])
+
+
+def _doubled(parts: list[_Shape]) -> bool:
+    """Whether each further part is a tree of as many of the first as came before it."""
+    expected = parts[0].text
+    for count, part in enumerate(parts[1:]):
+        if part.text != (expected if count == 0 else f"2 pieces of ({parts[0].text}), added in order" if count == 1 else
+                         f"{1 << count} times ({parts[0].text}), in pairs and pairs of pairs"):  # fmt: skip
+            return False
+    return True
+
+
+def _list(parts: list[_Shape]) -> str:
+    runs: list[tuple[int, str]] = []
+    for part in parts:
+        if runs and runs[-1][1] == part.text:
+            runs[-1] = (runs[-1][0] + 1, part.text)
+        else:
+            runs.append((1, part.text))
+    return " + ".join(f"{count} × ({text})" if count > 1 else f"({text})" for count, text in runs)
+
+
 class _Asker:
     """Pairs of k in, leaves under their lowest common ancestor out."""
 
     def __init__(self, matmul: Matmul, fmt: Format, out: Format, k: int, m: int, n: int) -> None:
         self.matmul, self.fmt, self.out, self.k = matmul, fmt, out, k
-        large, unit = LARGE.get(fmt.name, (60, 0))
-        self.twice = fmt.bits <= 8  # 8 bits hold half the ratio that is needed: both operands carry the question
-        self.unit = 2.0 ** (2 * unit if self.twice else unit)
-        self.large, self.minus, self.small, self.one = encode(np.array([2.0**large, -(2.0**large), 2.0**unit, 1.0]), fmt)
         self.by_rows = m >= n  # the longer side carries the questions
         self.sides = max(m, n), min(m, n)
-        self.capacity = self.sides[1 if self.twice else 0]
         self.uniform = True
+        self._set(*LARGE.get(fmt.name, (60, 0)), twice=fmt.bits <= 8)  # 8 bits hold half the ratio that is needed
+        if fmt.name == "float16" and not self._counts():  # the unit is subnormal there, which some units take for 0
+            self._set(15, -14, twice=True)
+
+    def _set(self, large: int, unit: int, *, twice: bool) -> None:
+        """log2 of M and of the unit; twice: both operands carry the question, M² and unit² meet, and only the diagonal is read."""
+        self.twice, self.unit = twice, 2.0 ** (2 * unit if twice else unit)
+        self.large, self.minus, self.small, self.one = encode(np.array([2.0**large, -(2.0**large), 2.0**unit, 1.0]), self.fmt)
+        self.capacity = self.sides[1 if twice else 0]
+
+    def _counts(self) -> bool:
+        """Whether k units and nothing else give k."""
+        units, ones = (np.full((side, self.k), x, self.fmt.storage) for side, x in zip(self.sides, (self.small, self.one), strict=True))
+        d = self.matmul(units, ones) if self.by_rows else self.matmul(ones, units).T
+        return bool((decode(np.ascontiguousarray(d), self.out) == self.k * self.unit).all())
 
     def sizes(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
         """Leaves under the lowest common ancestor of each pair [p, 2]."""
