@@ -33,10 +33,11 @@ from accuracy_eval.records import (
     TensorResult,
     Verdict,
 )  # fmt: skip
+from accuracy_eval.sampled import judge_sampled, scoped
 from accuracy_eval.store import Dump
 from accuracy_eval.version import PRODUCER
 
-ReferenceMode = Literal["full", "none"]
+ReferenceMode = Literal["full", "sampled", "auto", "none"]
 Progress = Callable[[int, int, str], None]
 
 
@@ -55,7 +56,7 @@ class Entry:
 def compare_dumps(
     *paths: str | Path,
     labels: Sequence[str] = (),
-    reference: ReferenceMode = "full",
+    reference: ReferenceMode = "auto",
     gates: str = "default",
     cases: Sequence[str] = (),
     keep: Callable[[Case], bool] = lambda case: True,
@@ -66,7 +67,8 @@ def compare_dumps(
     """Judge one or more dumps (files or folders of parts).
 
     labels        names of the dumps in the report; by default the device's, numbered where two are equal
-    reference     "full": every output against the float64 truth; "none": the dumps against each other alone, no side passes
+    reference     "full": every output against the float64 truth; "sampled": products by exact rows and columns and random projections;
+                  "auto": full up to 2^41 operations a product; "none": the dumps against each other alone, no side passes
     gates         a profile's name or path
     cases, keep   only these case ids; only cases for which `keep` is true
     cross_format  compare encodings of one fp8 family by value
@@ -220,7 +222,8 @@ def _judge_case(
 
     @cache
     def truth(meaning: Encoding, contract: str) -> dict[str, Reference]:
-        return spec.reference(case, inputs[meaning], meaning, contract)
+        assert mode != "none"
+        return {name: scoped(r, mode) for name, r in spec.reference(case, inputs[meaning], meaning, contract).items()}
 
     meaning_of = {e.label: meanings[e.encoding] for e in entries}
     for output in spec.outputs(case, entries[0].encoding):
@@ -231,7 +234,8 @@ def _judge_case(
             return truth(meaning_of[label], contract)[name]
 
         sides = [_side(e, records[e.label], name, verify) for e in entries]
-        yield judge_tensor(
+        judge = judge_sampled if any(r.sample for r in truths.values()) else judge_tensor
+        yield judge(
             case, record.id, spec.family, record.candidate, output, sides, truths, profile, cross_format=cross_format,
             under=under if truths else None, inputs={e.label: inputs[meaning_of[e.label]] for e in entries},
         )  # fmt: skip
@@ -275,6 +279,13 @@ def _results(
     if len(suites) > 1:
         notes.append(
             "the dumps are of different suites (" + ", ".join(sorted(str(name) for name, _ in suites)) + "); equal case ids were joined"
+        )
+    sampled = sum(s.scope == "sampled" for t in tensors for s in t.sides)
+    if sampled:
+        total = sum(len(t.sides) for t in tensors)
+        notes.append(
+            f"{sampled} of {total} outputs were judged by a sampled reference (exact rows and columns, random projections of all others); "
+            "--reference full computes all of it"
         )
     if mode == "none":
         notes.append("no reference: the dumps were judged against each other alone, and no side passes by itself")

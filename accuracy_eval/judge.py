@@ -106,7 +106,7 @@ def judge_tensor(
     inputs        by side label: operands as stored, for causes that only they show
     """
     gates = profile.applicable(facts_of(case, family, output, sides[0].contract))
-    fitting = [s for s in sides if s.shape == output.shape and get_format(s.format).family == get_format(output.format).family]
+    fitting = [s for s in sides if misfit(s, output) is None]
     by_side: dict[str, _Found] = {}
     by_pair: dict[tuple[str, str], Measured] = {}
     groups = _kin(fitting, references)
@@ -116,7 +116,7 @@ def judge_tensor(
         # kept apart above: other promises about the same numbers compare, other numbers only on request
         wanted = cross_format or (a.format == b.format and a.contract != b.contract)
         if wanted and (a.label, b.label) not in by_pair:
-            by_pair[a.label, b.label] = _measure_pair(a, b)
+            by_pair[a.label, b.label] = measure_pair(a, b)
     judged: dict[str, Side] = {}
     for s in sides:
         side = _judge_side(s, output, by_side.get(s.label), gates)
@@ -212,7 +212,8 @@ def _panels(shape: tuple[int, ...]) -> Iterator[Panel]:
         yield Panel(first, np.empty((end - first, 0)))
 
 
-def _measure_pair(a: SideTensor, b: SideTensor) -> Measured:
+def measure_pair(a: SideTensor, b: SideTensor) -> Measured:
+    """One side against the other, whole."""
     m = Meter(a.shape, a.format, expected_format=b.format, top=WORST)
     for first, end in row_blocks(a.shape):
         m.update(first, a.variants[0](first, end), b.variants[0](first, end))
@@ -222,15 +223,23 @@ def _measure_pair(a: SideTensor, b: SideTensor) -> Measured:
 # judging a side
 
 
-def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequence[Gate]) -> Side:
-    base = Side(s.label, s.format, s.sha256, Verdict.INCONCLUSIVE, s.contract)
-    total = math.prod(s.shape)
+def misfit(s: SideTensor, output: Output) -> Side | None:
+    """The FAIL of a tensor whose shape or format is not what the case asks for; None for one that can be judged."""
     if s.shape != output.shape:
         wrong = named("shape-mismatch", found=str(list(s.shape)), asked=str(list(output.shape)))
-        return replace(base, verdict=Verdict.FAIL, diagnoses=(wrong,), note=wrong.sentence)
-    if get_format(s.format).family != get_format(output.format).family:
+    elif get_format(s.format).family != get_format(output.format).family:
         wrong = named("format-mismatch", found=s.format, asked=output.format)
-        return replace(base, verdict=Verdict.FAIL, diagnoses=(wrong,), note=wrong.sentence)
+    else:
+        return None
+    return Side(s.label, s.format, s.sha256, Verdict.FAIL, s.contract, diagnoses=(wrong,), note=wrong.sentence)
+
+
+def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequence[Gate]) -> Side:
+    wrong = misfit(s, output)
+    if wrong is not None:
+        return wrong
+    base = Side(s.label, s.format, s.sha256, Verdict.INCONCLUSIVE, s.contract)
+    total = math.prod(s.shape)
     first = [named("never-written", {"count": s.never_written}, total=total)] if s.never_written else []
     if len(s.variants) > 1 and not s.never_written:  # where the fills differ, so do the runs
         first.append(named("nondeterministic", {"count": len(s.variants)}, repeats=s.repeats))

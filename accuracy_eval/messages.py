@@ -192,7 +192,8 @@ def counts_text(metrics: Mapping[str, Any], shape: tuple[int, ...]) -> str:
     """What differs and what is not finite: "214 of 65536 differ, NaN 0/0, Inf 0/0" (actual/expected); parts not measured are left out."""
     parts = []
     if metrics.get("mismatch_count") is not None:
-        parts.append(f"{number(metrics['mismatch_count'])} of {math.prod(shape)} differ")
+        total = metrics.get("count", math.prod(shape))  # fewer than the shape holds where a part was looked at
+        parts.append(f"{number(metrics['mismatch_count'])} of {number(total)} differ")
     for name, title in (("nan", "NaN"), ("inf", "Inf")):
         pair = metrics.get(f"{name}_actual"), metrics.get(f"{name}_expected")
         if pair != (None, None):
@@ -203,11 +204,16 @@ def counts_text(metrics: Mapping[str, Any], shape: tuple[int, ...]) -> str:
 def resolution_text(resolution: Mapping[str, Any]) -> str:
     """The smallest faults that would have failed: "element 3.1e-4, row 2.2e-3, gain 4e-6, the loss of any of 256 k"."""
     parts = [f"{k} {_short(resolution[k])}" for k in ("element", "row", "column", "gain") if resolution.get(k) is not None]
+    if "probes" in resolution:  # lines were seen by random projections: no size of fault in them is certain to be caught
+        parts[1:1] = [f"{k} {_short(resolution[f'{k}_95'])} (19 of 20)" for k in ("row", "column")]
     seen, total = resolution.get("k_seen", 0), resolution.get("k_total", 0)
     if total and seen == total:
         parts.append(f"the loss of any of {total} k")
     elif total:
         parts.append(f"the loss of {seen} of {total} k (not of k = {resolution.get('k_unseen')})")
+    if "probes" in resolution:
+        exact = f"{resolution['exact_rows']} rows and {resolution['exact_columns']} columns exactly"
+        parts.append(f"by {exact}, all by {resolution['probes']} projections (standard error {_short(resolution['standard_error'])})")
     return ", ".join(parts)
 
 

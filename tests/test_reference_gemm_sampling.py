@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from accuracy_eval.cpu_ref.gemm import AUTO_FLOP, Gemm, gemm_backward_panels, panels
-from accuracy_eval.cpu_ref.sampling import full_reference, project, sample_rows, sampled_reference, signs
+from accuracy_eval.cpu_ref.sampling import chance_limit, full_reference, limits, projections, sample_lines, sampled_reference, signs
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.records import Coded
 
@@ -30,7 +32,7 @@ def problem(request):
 
 
 def test_sampled_rows_and_columns_equal_the_full_reference(problem):
-    sample = sampled_reference(problem, contract="fp32acc", rows=16)
+    sample = sampled_reference(problem, contract="fp32acc", lines=16)
     full = next(panels(problem, contract="fp32acc", rows=256))
     assert len(sample.rows) == len(set(sample.rows.tolist())) == 16
     np.testing.assert_allclose(sample.row_panel.values, full.values[sample.rows], rtol=1e-12, atol=1e-12)
@@ -39,8 +41,18 @@ def test_sampled_rows_and_columns_equal_the_full_reference(problem):
 
 
 def test_projections_are_those_of_the_full_reference(problem):
-    x = signs(problem.n, 4)
-    np.testing.assert_allclose(project(problem, x), values_of(problem) @ x, rtol=1e-12, atol=1e-9)
+    p, full = projections(problem, 4), values_of(problem)
+    np.testing.assert_allclose(p.of_rows, full @ p.across, rtol=1e-12, atol=1e-9)
+    np.testing.assert_allclose(p.of_columns, full.T @ p.down, rtol=1e-12, atol=1e-9)
+    assert (np.abs(p.of_rows - full @ p.across).max(axis=1) <= p.row_noise).all()
+    assert (np.abs(p.of_columns - full.T @ p.down).max(axis=1) <= p.column_noise).all()
+    assert p.row_noise.max() < 1e-10 * np.abs(full).sum(axis=1).max()
+
+
+def estimates(sample, actual):
+    """Estimates of ‖actual_i − reference_i‖², by the module's docstring."""
+    p = sample.projections
+    return np.mean((actual @ p.across - p.of_rows) ** 2, axis=1)
 
 
 def test_the_row_estimate_finds_a_wrong_row_and_its_size_within_the_stated_error(problem):
@@ -48,24 +60,54 @@ def test_the_row_estimate_finds_a_wrong_row_and_its_size_within_the_stated_error
     actual = values_of(problem)
     error = np.random.default_rng(2).standard_normal(problem.n)
     actual[77] += error
-    estimate = sample.row_errors(0, actual)
+    estimate = estimates(sample, actual)
     assert estimate.argmax() == 77
-    assert sample.standard_error == 0.25
-    assert abs(estimate[77] / np.sum(error**2) - 1) < 4 * sample.standard_error
+    assert sample.projections.standard_error == 0.25
+    assert abs(estimate[77] / np.sum(error**2) - 1) < 4 * 0.25
     assert np.delete(estimate, 77).max() < 1e-18
 
 
 def test_the_estimate_is_unbiased_over_many_rows():
     problem = Gemm(coded(np.zeros((2000, 1))), coded(np.zeros((1, 300))))
     e = np.random.default_rng(3).standard_normal((2000, 300))
-    ratio = sampled_reference(problem).row_errors(0, e) / np.sum(e**2, axis=1)
+    ratio = estimates(sampled_reference(problem), e) / np.sum(e**2, axis=1)
     assert abs(ratio.mean() - 1) < 4 * 0.5 / np.sqrt(2000)
     assert abs(ratio.std() / 0.5 - 1) < 0.1
 
 
+def test_the_chance_limit_solves_the_tail_bound_it_stands_for():
+    for probes in (1, 8, 32):
+        q = chance_limit(probes)
+        # log of (q·e^(1−q))^(probes/2); 2·Q(8) = 1.2e-15
+        assert probes / 2 * (math.log(q) + 1 - q) == pytest.approx(math.log(1.244192e-15), rel=1e-6)
+    assert chance_limit(8) == pytest.approx(12.07, abs=0.01)
+
+
+@pytest.mark.parametrize("heavy", [None, 3], ids=["even columns", "one column outside the sample a thousand times heavier"])
+def test_errors_as_large_as_the_whole_budget_stay_below_the_limits_by_a_factor(heavy):
+    rng = np.random.default_rng(6)
+    a, b = rng.standard_normal((300, 64)), rng.standard_normal((64, 280))
+    if heavy is not None:
+        b[:, heavy] *= 1000
+        assert heavy not in sample_lines(280)
+    problem = Gemm(coded(a), coded(b))
+    sample = sampled_reference(problem, contract="fp32acc")
+    full = next(panels(problem, contract="fp32acc", rows=512))
+    limit = limits(sample, "bfloat16")
+    half_ulp = np.exp2(np.floor(np.log2(np.abs(full.values))) - 8)
+    error = (full.budget + half_ulp) * rng.choice([-1, 1], full.values.shape)
+    p = sample.projections
+    rows = np.sqrt(np.mean((error @ p.across) ** 2, axis=1)) / limit.rows
+    columns = np.sqrt(np.mean((error.T @ p.down) ** 2, axis=1)) / limit.columns
+    # chance alone: sqrt(χ²/probes / q), 0.29 in the mean, of 300 lines none beyond 0.7
+    assert 0.05 < np.median(rows) < 0.6
+    assert 0.05 < np.median(columns) < 0.6
+    assert max(rows.max(), columns.max()) < 0.9
+
+
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 8192])
 def test_row_samples_are_ascending_and_hold_both_ends(count):
-    rows = sample_rows(count)
+    rows = sample_lines(count)
     assert len(rows) == min(count, 64)
     assert (np.diff(rows) > 0).all()
     if count:

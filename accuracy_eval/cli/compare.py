@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 @click.argument("dumps", nargs=-1, required=True, type=click.Path())
 @click.option("--label", "labels", multiple=True, help="Name of each dump in the report, in order (default: the device's).")
 @click.option(
-    "--reference", type=click.Choice(["full", "none"]), default="full", show_default=True, help="Judge by the float64 truth, or not."
+    "--reference",
+    type=click.Choice(["full", "sampled", "auto", "none"]),
+    default="auto",
+    show_default=True,
+    help="Judge by the float64 truth: all of it, a sample of large products, all up to 2^41 operations; or not.",
 )
 @click.option("--gates", default="default", show_default=True, help="Profile of limits: a built-in name or a .toml file.")
 @click.option("--case", "cases", multiple=True, metavar="ID", help="Only this case id.")

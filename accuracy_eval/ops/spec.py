@@ -15,6 +15,7 @@ from accuracy_eval.records import Case, Coded, OptionValue
 
 if TYPE_CHECKING:
     from accuracy_eval.cpu_ref.operands import Gemm
+    from accuracy_eval.cpu_ref.sampling import Sample
 
 Encoding = Literal["ocp", "fnuz"]
 PANEL_ELEMENTS = 1 << 22  # elements per panel of a reference: 32 MiB of float64
@@ -72,6 +73,7 @@ class Reference:
 
     problem     the GEMM behind it (cpu_ref.operands.Gemm), for what a lost product would change; None for other ops
     resolution  what certainly fails, where no budget says it: exact and coded companions, casts, codes
+    sample      a part of the truth to judge by where the whole costs too much; None: the panels are the truth
     """
 
     kind: Literal["values", "codes"]
@@ -81,6 +83,7 @@ class Reference:
     panels: Callable[[], Iterator[Panel]]
     problem: Any = None
     resolution: Mapping[str, Any] = field(default_factory=dict)
+    sample: Callable[[], Sample] | None = None
 
 
 Inputs = Mapping[str, Coded]
