@@ -18,7 +18,7 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/pip install --quiet -e '.[dev]'
 	touch $@
 
-# sshd for the transfer tests, LibreOffice and poppler for the report tests
+# sshd for the transfer tests, LibreOffice and poppler for the report tests, compilers for the programs that read fixtures
 system:
 	sh tools/system-packages.sh
 

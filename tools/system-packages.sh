@@ -1,11 +1,14 @@
 #!/bin/sh
-# Installs what the tests need from the system: an SSH server, LibreOffice Calc, poppler. Does nothing where they are there already.
+# Installs what the tests need from the system: an SSH server, LibreOffice Calc, poppler, compilers for C, C++ and Rust. Does nothing where they are there already.
 set -eu
 missing=""
 [ -x /usr/sbin/sshd ] || command -v sshd >/dev/null 2>&1 || missing="$missing openssh-server"
 command -v ssh >/dev/null 2>&1 || missing="$missing openssh-client"
 command -v soffice >/dev/null 2>&1 || missing="$missing libreoffice-calc"
 command -v pdftoppm >/dev/null 2>&1 || missing="$missing poppler-utils"
+command -v gcc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
+command -v g++ >/dev/null 2>&1 || missing="$missing g++"
+command -v rustc >/dev/null 2>&1 || missing="$missing rustc"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
     echo "the tests need:$missing; install them with your package manager (they are Debian's names) and run make test again" >&2

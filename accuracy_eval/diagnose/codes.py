@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from accuracy_eval.diagnose import accumulators, facts, places, products, sampling, scales, values
+from accuracy_eval.diagnose import accumulators, epilogues, facts, places, products, sampling, scales, values
 from accuracy_eval.diagnose.context import Context, Finding, Look
 from accuracy_eval.messages import number
 from accuracy_eval.records import Diagnosis, GateResult
@@ -63,7 +63,7 @@ def _first(*rules: Rule) -> Rule:
 
 _OUT = ("empty", "all-zero", "constant")  # after these nothing about the output's structure is left to say
 _NARROW = ("tf32-like", "bf16-inputs-like", "reduced-partials", "flush-to-zero")
-_PRODUCT = ("scale-ignored", "scale-swapped", "scale-index", "k-tail-missing", "lost-k", *_NARROW)
+_PRODUCT = ("epilogue-step", "scale-ignored", "scale-swapped", "scale-index", "k-tail-missing", "lost-k", *_NARROW)
 _PLACES = ("zero-tail", "rows", "columns", "block", "periodic")
 
 CODES: dict[str, Code] = {
@@ -133,6 +133,9 @@ CODES: dict[str, Code] = {
         Code("scale-index", "cause", "scales of operand {operand} were read at the wrong place ({blocks} of {total} blocks): {what}",
              "scale blocks do not belong to the data they multiply", "check block size, stride and swizzle of the scales", ("blocks",),
              products.scale_index, with_=("gain",)),
+        Code("epilogue-step", "cause", "{step}", "a step after the product is left out or exchanged",
+             "check the epilogue the kernel was built with, and the order of its operands", ("step",), epilogues.epilogue_step,
+             with_=("gain",)),
         Code("k-tail-missing", "cause", "products from k = {from_k} of {k} on are missing", "the last part of the contraction is lost",
              "check the handling of a K that is no multiple of the tile", ("from_k",), products.k_tail_missing, with_=("lost-k",)),
         Code("lost-k", "cause", "the products of k = {k} of {total} are missing", "one index of the contraction is lost",
@@ -150,7 +153,7 @@ CODES: dict[str, Code] = {
              _first(values.flush_to_zero, products.operands_flushed), _OUT),
         Code("gain", "cause", "the output is {value} × the expected values{power}", "one factor everywhere",
              "compare alpha, scales and encodings with this factor", ("value", "power_of_two"), values.gain,
-             (*_OUT, "fp8-encoding", "accumulator-plateau", "transposed", "k-tail-missing", "lost-k", *_NARROW)),
+             (*_OUT, "fp8-encoding", "accumulator-plateau", "transposed", "epilogue-step", "k-tail-missing", "lost-k", *_NARROW)),
         Code("range-violation", "cause", "{op} is {value} at {index}, outside [{low}, {high}]", "a value the function cannot have",
              "look at the argument there with the reproducer", ("index",), values.range_violation),
         Code("tail-flush", "cause", "{op} is zero for every argument {side} {from_value}, where its value is a normal number",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from accuracy_eval.cpu_ref.gemm import gradient
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.diagnose.context import Look, Rows
+from accuracy_eval.diagnose.epilogues import case_of, linear
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Format, Values, decode, encode, ulp
 
@@ -21,7 +22,7 @@ Indices = NDArray[np.int64]
 SAMPLE_ROWS, SAMPLE_COLUMNS = 24, 64
 LONGEST = 1 << 17  # products per element beyond which no sample is drawn: 24 rows of float64 are 25 MB
 FEWEST = 12  # clearly wrong elements that must be explained
-OPERANDS = frozenset({"a", "b", "c", "bias", "a_scale", "b_scale", "grad_d", "grad_d_scale"})
+OPERANDS = frozenset({"a", "b", "c", "bias", "a_scale", "b_scale", "grad_d", "grad_d_scale", "residual"})
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,10 @@ def truth(look: Look) -> Rows | None:
 
 def problem_of(look: Look) -> Gemm | None:
     c = look.context
-    if c.op != "gemm" or not {"a", "b"} <= set(c.inputs) <= OPERANDS or look.fmt.kind != "float":
+    if c.op not in ("gemm", "gemm_epilogue") or not {"a", "b"} <= set(c.inputs) <= OPERANDS or look.fmt.kind != "float":
         return None
+    if c.op == "gemm_epilogue":
+        return _linear_epilogue(look)
     i = c.inputs
     scales = {n: decode(i[n].codes, i[n].format) if n in i else None for n in ("a_scale", "b_scale", "grad_d_scale")}
     alpha, beta = (float(c.options.get(n, d)) for n, d in (("alpha", 1.0), ("beta", 0.0)))
@@ -130,8 +133,22 @@ def problem_of(look: Look) -> Gemm | None:
             p = gradient(c.output, p, i["grad_d"], scales["grad_d_scale"])
     except (UsageError, KeyError):  # operands that do not fit each other are reported where they are read
         return None
-    fits = (p.m, p.n) == (look.rows, look.cols) and 0 < p.k <= LONGEST and p.scalars[0] != 0
-    return p if fits else None
+    return p if _fits(p, look) else None
+
+
+def _fits(p: Gemm, look: Look) -> bool:
+    return (p.m, p.n) == (look.rows, look.cols) and 0 < p.k <= LONGEST and p.scalars[0] != 0
+
+
+def _linear_epilogue(look: Look) -> Gemm | None:
+    """The product behind an epilogue that is none: bias, residual and scales alone."""
+    if look.context.direction == "bwd":
+        return None
+    try:
+        p = linear(case_of(look), dict(look.context.inputs))
+    except UsageError:
+        return None
+    return p if p is not None and _fits(p, look) else None
 
 
 def _draw(look: Look) -> Sample | None:

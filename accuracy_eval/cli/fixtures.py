@@ -1,0 +1,87 @@
+"""accuracy-eval fixtures export, verify, check."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.group("fixtures", short_help="Operands and exact results as files for engines without torch.")
+def fixtures_command() -> None:
+    """Files an inference engine checks itself against: exact operands, what to compute, the result before and after rounding."""
+
+
+@fixtures_command.command("export")
+@click.argument("sets", nargs=-1)
+@click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder; each fixture gets one in it.")
+@click.option("--to", "forms", default="bin", show_default=True, help="bin, safetensors, rust, c, cpp, python (comma-separated).")
+@click.option("--only", multiple=True, metavar="NAME", help="Only this fixture (repeatable).")
+@click.option("-q", "--quiet", is_flag=True, help="No summary.")
+def export_command(sets: tuple[str, ...], out: Path, forms: str, only: tuple[str, ...], quiet: bool) -> int:
+    """Write the fixtures of SETS (profile, hard, quantisers; all without one).
+
+    \b
+    accuracy-eval fixtures export -o fixtures
+    accuracy-eval fixtures export profile -o tests/fixtures --to bin,rust
+    accuracy-eval fixtures export --only gemm_bias.w8a8.8x16x16 -o one --to c
+    """
+    from accuracy_eval.errors import unknown
+    from accuracy_eval.fixtures import export, fixtures_of
+
+    chosen = fixtures_of(sets)
+    for name in only:
+        if name not in {f.name for f in chosen}:
+            raise unknown("fixture", name, (f.name for f in chosen))
+    folders = export([f for f in chosen if not only or f.name in only], out, tuple(x.strip() for x in forms.split(",") if x.strip()))
+    if not quiet:
+        click.echo(f"{out}: {len(folders)} fixtures as {forms}")
+    return 0
+
+
+@fixtures_command.command("verify")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def verify_command(folder: Path, as_json: bool) -> int:
+    """Make every fixture in FOLDER again and compare each byte. Exits with 1 if one differs.
+
+    \b
+    accuracy-eval fixtures verify fixtures
+    """
+    from accuracy_eval.fixtures import verify
+    from accuracy_eval.records import to_json
+
+    count, drifts = verify(folder)
+    if as_json:
+        click.echo(json.dumps({"fixtures": count, "differences": to_json(drifts)}))
+    else:
+        different = len({d.fixture for d in drifts})
+        click.echo("\n".join([f"{folder}: {count - different} of {count} fixtures are what is made today",
+                              *(f"  {d.fixture}/{d.file} {d.what}" for d in drifts)]))  # fmt: skip
+    return 1 if drifts else 0
+
+
+@fixtures_command.command("check")
+@click.argument("result", type=click.Path(path_type=Path))
+@click.option(
+    "--fixture", required=True, type=click.Path(path_type=Path), help="The fixture's folder, manifest.json or fixture.safetensors."
+)
+@click.option("--output", default="", help="Which output, where a fixture has several (q, scale).")
+@click.option("--format", "fmt", default="", help="float32: RESULT was not rounded to the output's format.")
+@click.option("--profile", default="l3", show_default=True, help="Gates: a built-in profile or a .toml file.")
+@click.option("--json", "as_json", is_flag=True, help="The whole record as JSON.")
+def check_command(result: Path, fixture: Path, output: str, fmt: str, profile: str, as_json: bool) -> int:
+    """Judge RESULT, an engine's raw output (.bin, .npy or .safetensors), against a fixture. Needs no torch.
+
+    \b
+    accuracy-eval fixtures check out.bin --fixture fixtures/gemm_bias.w8a8.8x16x16
+    accuracy-eval fixtures check out.bin --fixture fixtures/gemm.fp8_unit.8x16x16 --format float32 --profile default
+    """
+    from accuracy_eval.fixtures import check_result
+    from accuracy_eval.messages import side_message
+    from accuracy_eval.records import to_json
+
+    found = check_result(result, fixture, output=output, fmt=fmt, profile=profile)
+    click.echo(json.dumps(to_json(found)) if as_json else side_message(found, found.sides[0]))
+    return found.verdict.exit_code

@@ -1,0 +1,79 @@
+"""safetensors: eight bytes of header length (little-endian), a JSON header, then the tensors' bytes.
+
+The header maps a name to dtype, shape and the range of its bytes in what follows; ranges cover that without holes or overlap. Sub-byte
+formats and scale formats without a dtype of their own travel as U8.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accuracy_eval.errors import CorruptFile, UsageError
+from accuracy_eval.formats import FORMATS, get_format
+from accuracy_eval.records import Coded
+
+LARGEST_HEADER = 100_000_000  # bytes, the format's own limit
+DTYPES: dict[str, str] = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0", "int32": "I32", "int8": "I8", "uint8": "U8",
+}  # fmt: skip
+_FORMATS = {dtype: fmt for fmt, dtype in DTYPES.items()}
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Coded], metadata: Mapping[str, str] | None = None) -> None:
+    """Write the codes of every tensor, in order; `metadata` holds strings."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    parts, offset = [], 0
+    for name, tensor in tensors.items():
+        data = np.ascontiguousarray(tensor.codes, get_format(tensor.format).storage).tobytes()
+        dtype = DTYPES.get(tensor.format, "U8")
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [offset, offset + len(data)]}
+        parts.append(data)
+        offset += len(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
+
+
+def read_safetensors(path: Path) -> dict[str, Coded]:
+    """Every tensor whose dtype is a known format, as codes. CorruptFile where the header and the bytes do not fit each other."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(LARGEST_HEADER, size - 8):
+            raise CorruptFile(f"{path}: not safetensors: a header of {length} bytes in a file of {size}")
+        try:
+            header = json.loads(file.read(length))
+        except ValueError as error:
+            raise CorruptFile(f"{path}: not safetensors: its header is no JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise CorruptFile(f"{path}: not safetensors: its header is no object")
+    data = np.memmap(path, np.uint8, "r", offset=8 + length) if size > 8 + length else np.empty(0, np.uint8)
+    return {name: _tensor(path, name, entry, data) for name, entry in header.items() if name != "__metadata__"}
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The strings a file carries beside its tensors; empty where there are none."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return dict(header.get("__metadata__", {}))
+
+
+def _tensor(path: Path, name: str, entry: Any, data: np.ndarray[Any, Any]) -> Coded:
+    try:
+        dtype, shape, (first, end) = entry["dtype"], [int(s) for s in entry["shape"]], entry["data_offsets"]
+    except (TypeError, KeyError, ValueError) as error:
+        raise CorruptFile(f"{path}: tensor {name!r}: expected dtype, shape and data_offsets, found {entry!r}") from error
+    if dtype not in _FORMATS:
+        raise UsageError(f"{path}: tensor {name!r} has dtype {dtype}; allowed: {', '.join(_FORMATS)}")
+    fmt = FORMATS[_FORMATS[dtype]]
+    wanted = math.prod(shape) * fmt.storage.itemsize
+    if min(shape, default=0) < 0 or not 0 <= first <= end <= data.size or end - first != wanted:
+        raise CorruptFile(f"{path}: tensor {name!r} {dtype} {shape} needs {wanted} bytes; found bytes {first} to {end} of {data.size}")
+    return Coded(np.array(data[first:end]).view(fmt.storage).reshape(shape), fmt.name)
