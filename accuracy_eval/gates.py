@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import UsageError, unknown
-from accuracy_eval.metrics.registry import METRICS, allclose_name
-from accuracy_eval.records import GateInfo, GateResult
+from accuracy_eval.metrics.registry import KNOWN, allclose_name
+from accuracy_eval.records import ERRORS, GateInfo, GateResult
 
 COMPARISONS = {
     "<=": operator.le,
@@ -28,7 +28,7 @@ COMPARISONS = {
     "==": operator.eq,
 }  # fmt: skip
 FACTS = ("op", "family", "format", "out_format", "recipe", "quantised", "lane", "input", "direction", "tensor", "exact", "contract")
-_GATE_KEYS = ("name", "metric", "comparison", "limit", "source", "applies", "rtol", "atol", "round_expected")
+_GATE_KEYS = ("name", "metric", "comparison", "limit", "source", "applies", "rtol", "atol", "round_expected", "error")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Gate:
     applies         fact -> values; the gate applies to a tensor whose facts match all of them (an absent fact matches anything)
     rtol, atol      for metric "allclose_violations": |actual - expected| <= atol + rtol·|expected|
     round_expected  judge against the reference rounded to the output format, not against the unrounded truth
+    error           which error of a quantised result it limits: see records.ERRORS; "" for none in particular
     """
 
     name: str
@@ -49,6 +50,12 @@ class Gate:
     rtol: float = 0.0
     atol: float = 0.0
     round_expected: bool = False
+    error: str = ""
+
+    @property
+    def key(self) -> str:
+        """What the metrics call the one it limits."""
+        return allclose_name(self.rtol, self.atol) if self.metric == "allclose_violations" else self.metric
 
     def matches(self, facts: Mapping[str, Any]) -> bool:
         """Whether the gate applies to a tensor with these facts; a '+'-joined format matches when it is listed or all its parts are."""
@@ -63,11 +70,10 @@ class Gate:
 
     def judge(self, metrics: Mapping[str, Any]) -> GateResult:
         """The gate's answer for these metrics. A metric without a value leaves `passed` None: not applied, never a pass."""
-        name = allclose_name(self.rtol, self.atol) if self.metric == "allclose_violations" else self.metric
-        value = metrics.get(name)
+        value = metrics.get(self.key)
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return GateResult(
-                self.name, self.metric, None, self.comparison, self.limit, None, self.source, f"{self.metric} is undefined here"
+                self.name, self.metric, None, self.comparison, self.limit, None, self.source, f"{self.metric} is undefined here", self.error
             )
         return GateResult(
             self.name,
@@ -77,6 +83,7 @@ class Gate:
             self.limit,
             bool(COMPARISONS[self.comparison](value, self.limit)),
             self.source,
+            error=self.error,
         )
 
 
@@ -141,11 +148,13 @@ def parse_profile(data: Mapping[str, Any], label: str) -> Profile:
         for key in ("name", "metric", "source"):
             if not row.get(key):
                 raise UsageError(f"{where}: {key} is missing; every gate names itself, its metric and the source of its limit")
-        if row["metric"] != "allclose_violations" and row["metric"] not in METRICS:
-            raise unknown(f"metric in {where}:", row["metric"], [*METRICS, "allclose_violations"])
+        if row["metric"] != "allclose_violations" and row["metric"] not in KNOWN:
+            raise unknown(f"metric in {where}:", row["metric"], [*KNOWN, "allclose_violations"])
         comparison = row.get("comparison", "<=")
         if comparison not in COMPARISONS:
             raise unknown(f"comparison in {where}:", comparison, COMPARISONS)
+        if row.get("error", "") not in ("", *ERRORS):
+            raise unknown(f"error in {where}:", row["error"], ERRORS)
         applies = row.get("applies", {})
         for fact in applies:
             if fact not in FACTS:
@@ -154,6 +163,7 @@ def parse_profile(data: Mapping[str, Any], label: str) -> Profile:
             row["name"], row["metric"], comparison, float(row.get("limit", 0)), row["source"],
             {fact: tuple(v if isinstance(v, list) else [v]) for fact, v in applies.items()},
             float(row.get("rtol", 0)), float(row.get("atol", 0)), bool(row.get("round_expected", False)),
+            str(row.get("error", "")),
         )  # fmt: skip
     if not gates:
         raise UsageError(f"gates profile {label} holds no gates; expected [[gate]] tables")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,8 @@ from accuracy_eval.gates import Gate, Profile
 from accuracy_eval.messages import number
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import Meter
+from accuracy_eval.metrics.registry import DERIVED
+from accuracy_eval.metrics.total import TotalMeter
 from accuracy_eval.ops.spec import Inputs, Output, Panel, Reference, row_blocks, rows_and_columns
 from accuracy_eval.records import Case, Coded, Diagnosis, Side, TensorResult, Verdict
 from accuracy_eval.sketch import sketch_of
@@ -34,6 +36,7 @@ Rows = Callable[[int, int], Codes]  # (first, end) -> codes [end - first, column
 WORST = 16
 ZEROS_WITHIN = 0.5  # of the budget: zeros for subnormal values that use less are a flush, not a kernel that did nothing
 KEPT_ELEMENTS = 1 << 22  # of a reference kept whole, so that a diagnosis may look at it again (32 MiB)
+BY_CONTRACT = ("budget_max", "excess_db", "excess_row_db")  # metrics whose limit depends on what the contract allows
 NEAR_BUDGET = 0.7  # of a contract's budget: healthy units stay below (docs/budgets.md); above it a side warns
 
 
@@ -44,6 +47,7 @@ class SideTensor:
     variants       every distinct result of the repeats, first first; all are judged
     never_written  elements that held the poison of both runs
     contract       what the call promised
+    derived        metrics of metrics.registry.DERIVED that whoever sees all outputs and operands of the side has found
     """
 
     label: str
@@ -54,15 +58,17 @@ class SideTensor:
     contract: str = ""
     never_written: int = 0
     repeats: int = 1
+    derived: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What measuring left of one side: a measurement per variant against the truth and against the rounded truth, the expected rows
-    (codes or values) and their budgets where they were few enough to keep, and what the reference could have shown."""
+    """What measuring left of one side: a measurement per variant against the truth and against the rounded truth, its total error, the
+    expected rows (codes or values) and their budgets where they were few enough to keep, and what the reference could have shown."""
 
     truth: tuple[Measured, ...]
     rounded: tuple[Measured, ...]
+    total: tuple[Mapping[str, Any], ...]
     expected: Rows | None
     resolution: Mapping[str, Any]
     coded: bool
@@ -106,6 +112,8 @@ def judge_tensor(
     inputs        by side label: operands as stored, for causes that only they show
     """
     gates = profile.applicable(facts_of(case, family, output, sides[0].contract))
+    if not case.recipe:  # nothing was quantised: there is one error, and it needs no name
+        gates = tuple(replace(g, error="") for g in gates)
     fitting = [s for s in sides if misfit(s, output) is None]
     by_side: dict[str, _Found] = {}
     by_pair: dict[tuple[str, str], Measured] = {}
@@ -173,6 +181,8 @@ def _measure(
     resolution = None if reference is None or coded else ResolutionMeter(rows_and_columns(shape)[1], fmt, reference.problem)
     truth = {k: [meter(True) for _ in s.variants] for k, s in distinct.items()} if reference else {}
     against_rounded = {k: [meter(False) for _ in s.variants] for k, s in distinct.items()} if rounded else {}
+    total = {k: [TotalMeter(rows_and_columns(shape)[0], fmt) for _ in s.variants] for k, s in distinct.items()}
+    unquantised = reference.unquantised() if reference and reference.unquantised else None
     unequal = [(a, b) for a, b in itertools.combinations(sides, 2) if keys[a.label] != keys[b.label]]
     pairs = {(a.label, b.label): meter(False) for a, b in unequal}
     for panel in reference.panels() if reference else _panels(shape):
@@ -184,6 +194,13 @@ def _measure(
                 m.update(first, c, panel.values, panel.budget)
             for m, c in zip(against_rounded.get(k, ()), codes[k], strict=False):
                 m.update(first, c, expected)
+        if unquantised is not None:
+            source = next(unquantised)
+            assert source.first_row == first
+            assert source.values.shape == panel.values.shape
+            for k in truth:
+                for t, c in zip(total[k], codes[k], strict=True):
+                    t.update(first, c, panel.values, source.values, panel.budget)
         for (a, b), m in pairs.items():
             m.update(first, codes[keys[a]][0], codes[keys[b]][0])
         if kept is not None:
@@ -203,7 +220,8 @@ def _measure(
     roundeds = {k: [m.result() for m in meters] for k, meters in against_rounded.items()}
     for s in sides:
         k = keys[s.label]
-        by_side[s.label] = _Found(tuple(results[k]), tuple(roundeds.get(k, results[k])), expected_rows, seen, coded, budget)
+        totals = tuple(t.result() if unquantised is not None else {} for t in total[k])
+        by_side[s.label] = _Found(tuple(results[k]), tuple(roundeds.get(k, results[k])), totals, expected_rows, seen, coded, budget)
     by_pair.update({pair: m.result() for pair, m in pairs.items()})
 
 
@@ -246,7 +264,7 @@ def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequ
     if found is None:
         verdict = Verdict.FAIL if s.never_written else Verdict.INCONCLUSIVE
         return replace(base, verdict=verdict, diagnoses=tuple(first), note="no reference: judged only against the other dumps")
-    judged = [_judge_measured(m, r, gates, s) for m, r in zip(found.truth, found.rounded, strict=True)]
+    judged = [_judge_measured(m, r, t, gates, s) for m, r, t in zip(found.truth, found.rounded, found.total, strict=True)]
     side = max(judged, key=lambda j: j.verdict.severity)
     verdict, note = side.verdict, side.note
     if s.never_written:
@@ -259,11 +277,18 @@ def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequ
     return replace(side, verdict=verdict, diagnoses=(*first, *side.diagnoses), note=note, resolution=found.resolution)
 
 
-def _judge_measured(m: Measured, rounded: Measured, gates: Sequence[Gate], s: SideTensor) -> Side:
-    """Gates and structural checks on one measurement: `m` against the truth, `rounded` against the rounded truth."""
-    results = tuple(g.judge(rounded.metrics if g.round_expected else m.metrics) for g in gates)
+def _judge_measured(m: Measured, rounded: Measured, total: Mapping[str, Any], gates: Sequence[Gate], s: SideTensor) -> Side:
+    """Gates and structural checks on one measurement: `m` against the truth, `rounded` against the rounded truth.
+
+    A limit on a derived metric applies where that was found; without the unquantised operands the error against the exact product of
+    the codes is all there is.
+    """
+    derived = {**total, **s.derived}
+    known = {"total_snr_db": m.metrics["snr_db"], **derived}
+    gates = [g for g in gates if g.key in known or g.key not in DERIVED]
+    results = tuple(g.judge({**(rounded if g.round_expected else m).metrics, **known}) for g in gates)
     found = tuple(d for d in structural(Context(m)) if not _within_the_edge(d, m))
-    side = Side(s.label, s.format, s.sha256, Verdict.PASS, s.contract, reported(m), results, found, tuple(m.worst))
+    side = Side(s.label, s.format, s.sha256, Verdict.PASS, s.contract, {**reported(m), **derived}, results, found, tuple(m.worst))
     if math.prod(s.shape) == 0:
         return replace(side, verdict=Verdict.INCONCLUSIVE, note="the output is empty: there is nothing to judge")
     if found or any(g.passed is False for g in results):
@@ -300,16 +325,17 @@ def _name_the_cause(side: Side, s: SideTensor, case: Case, output: Output, found
 
 
 def _name_the_contract(side: Side, s: SideTensor, case: Case, gates: Sequence[Gate], under: Callable[[str, str], Reference]) -> Side:
-    """A side that breaks nothing but its budget, with the tightest looser contract it keeps, if it keeps one."""
+    """A side that breaks nothing but limits that follow from its contract, with the tightest looser contract it keeps, if it keeps one."""
     broken = {g.metric for g in side.gates if g.passed is False}
-    if side.verdict is not Verdict.FAIL or broken != {"budget_max"} or s.never_written:
+    if side.verdict is not Verdict.FAIL or "budget_max" not in broken or broken - set(BY_CONTRACT) or s.never_written:
         return side
-    limit = next(g.limit for g in side.gates if g.metric == "budget_max")
     for contract in looser_contracts(s.contract, case.format.split("+")):
         by_side: dict[str, _Found] = {}
         _measure([s], under(s.label, contract), gates, by_side, {})
-        used = max(float(m.metrics["budget_max"]) for m in by_side[s.label].truth)
-        if used <= limit:
+        found = by_side[s.label]
+        judged = [_judge_measured(m, r, t, gates, s) for m, r, t in zip(found.truth, found.rounded, found.total, strict=True)]
+        if all(j.verdict in (Verdict.PASS, Verdict.WARN) for j in judged):
+            used = max(float(m.metrics["budget_max"]) for m in found.truth)
             sentence = f"outside {s.contract}, which was promised, and inside {contract} ({number(used, 2)} × its budget)"
             return replace(side, off_contract=contract, note=sentence)
     return side

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import get_format
-from accuracy_eval.records import Attribution, Diagnosis, GateResult, Pair, Side, TensorResult, Verdict, WorstElement
+from accuracy_eval.records import ERRORS, Attribution, Diagnosis, GateResult, Pair, Side, TensorResult, Verdict, WorstElement
 
 REFERENCE = "reference"  # what a side is judged by, where a dump's label would stand
 COMPARISON_WORDS = {"<=": "must be at most", "<": "must be under", ">=": "must be at least", ">": "must be over", "==": "must be"}
@@ -123,11 +123,12 @@ def gate_clause(gate: GateResult, contract: str = "", place: WorstElement | Sequ
     at = f" at {index_text(index)}" if index is not None else ""
     must = COMPARISON_WORDS.get(gate.comparison, gate.comparison)
     if gate.metric == "budget_max":
-        text = f"error {value} × budget{at}" + (f", {must} {limit} ×" if gate.limit != 1 else "")
+        text = f"{gate.error} error {value} × budget{at}".lstrip() + (f", {must} {limit} ×" if gate.limit != 1 else "")
         if isinstance(place, WorstElement) and place.budget is not None:
             context.append(f"B {number(place.budget, 2)}")
     else:
         text = f"{visible(gate.metric)} {value}{at}, {must} {limit}"
+        text = f"{gate.error} error: {text}" if gate.error else text
     return f"{text} ({', '.join(context)}{'; ' if context else ''}gate {name})"
 
 
@@ -201,6 +202,35 @@ def counts_text(metrics: Mapping[str, Any], shape: tuple[int, ...]) -> str:
     return ", ".join(parts)
 
 
+# how each error of a quantised result reads: what it is measured by, and the words around it
+_ERROR_WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "conversion": lambda m: f"{number(m.get('conversion_mismatch_count'))} wrong codes",
+    "scale": lambda m: f"{number(m.get('scale_mismatch_count'))} wrong scales",
+    "kernel": lambda m: f"{number(m.get('budget_max'), 3)} × budget",
+    "total": lambda m: (
+        f"{number(m.get('total_snr_db'))} dB"
+        + (f" (ideal {number(m['ideal_snr_db'])} dB, excess {number(m['excess_db'], 2)} dB, of a row {number(m['excess_row_db'], 2)} dB)"
+           if "excess_db" in m else "")
+    ),
+}  # fmt: skip
+
+
+def failed_errors(side: Side) -> list[str]:
+    """Which of the errors of a quantised result broke a limit, in the order of records.ERRORS."""
+    broken = {g.error for g in side.gates if g.passed is False}
+    return [e for e in ERRORS if e in broken]
+
+
+def errors_text(side: Side) -> str:
+    """The errors of a quantised result, each with its own verdict: "conversion 0 wrong codes, scale 0 wrong scales, kernel …"; "" where
+    nothing was quantised, or the operands before that are not known."""
+    judged = {g.error for g in side.gates}
+    if judged <= {"", "kernel"}:
+        return ""
+    broken = failed_errors(side)
+    return ", ".join(f"{e} {_ERROR_WORDS[e](side.metrics)}{' FAIL' if e in broken else ''}" for e in ERRORS if e in judged)
+
+
 def resolution_text(resolution: Mapping[str, Any]) -> str:
     """The smallest faults that would have failed: "element 3.1e-4, row 2.2e-3, gain 4e-6, the loss of any of 256 k"."""
     parts = [f"{k} {_short(resolution[k])}" for k in ("element", "row", "column", "gain") if resolution.get(k) is not None]
@@ -240,6 +270,8 @@ def side_message(result: TensorResult, side: Side) -> str:
     lines = [head]
     lines += _evidence(side, side.format, (side.label, REFERENCE), result.shape)
     lines += _gate_lines(side)
+    parts = errors_text(side)
+    lines += [f"  errors: {parts}"] if parts else []
     lines += [f"  cause {visible(d.code)}: {visible(d.sentence)}" for d in side.diagnoses]
     if side.off_contract:
         lines.append(f"  off contract: breaks {visible(side.contract)}, keeps {visible(side.off_contract)}")

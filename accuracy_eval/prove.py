@@ -8,7 +8,7 @@ mutation of a product can break is named as well.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -28,7 +28,7 @@ from accuracy_eval.ops.gemm import FORMATS as PLAIN_FORMATS
 from accuracy_eval.ops.operands import exact_companion, random_codes
 from accuracy_eval.ops.spec import Operand as OpOperand
 from accuracy_eval.ops.spec import Output, Panel, Reference
-from accuracy_eval.quantize import quantize
+from accuracy_eval.quantize import get_recipe, quantize
 from accuracy_eval.records import Case, Coded, GateResult, Side, Verdict
 
 M, N = 16, 32
@@ -50,7 +50,9 @@ COLUMNS = (
     Column("float32", "float32", "", "float32"),
     Column("bfloat16", "bfloat16", "", "bfloat16"),
     Column("e4m3", "fp8_e4m3", "tensorwise", "bfloat16"),
+    Column("e4m3 1x128", "fp8_e4m3", "block1x128", "bfloat16"),
     Column("mxfp4", "fp4_e2m1", "mxfp4", "bfloat16"),
+    Column("nvfp4", "fp4_e2m1", "nvfp4", "bfloat16"),
 )
 
 
@@ -89,9 +91,9 @@ class Problem:
         """One rounding to the output format."""
         return encode(values, self.output.format)
 
-    def result(self, a: Values, b: Values, *, a_scale: Values | None = None, unit: Unit | None = None) -> Values:
+    def result(self, a: Values, b: Values, *, scales: tuple[Values, Values] | None = None, unit: Unit | None = None) -> Values:
         """What a device makes of these code values: float64 [M, N], representable in float32."""
-        left, right = a_scale if a_scale is not None else self.a_scale, self.b_scale
+        left, right = scales or (self.a_scale, self.b_scale)
         if left is not None and right is not None:
             a, b = a * left, b * right
         return (unit or float32_sums)(a, b)
@@ -216,17 +218,25 @@ def _other_encoding(p: Problem) -> Values | NotApplicable:
 
 def _scale(factor: float) -> Change:
     def change(p: Problem) -> Values | NotApplicable:
-        if p.a_scale is None:
+        if p.a_scale is None or p.b_scale is None:
             return NotApplicable("operands have no scale")
         scale = np.broadcast_to(p.a_scale, p.a.shape).copy()
-        # the only scale there is, or that of one block of one row
-        if p.column.recipe == "mxfp4":
-            scale[5, 32:64] *= factor
-        else:
-            scale *= factor
-        return p.result(p.a, p.b, a_scale=scale)
+        rows, width = get_recipe(p.column.recipe).block
+        # the only scale there is, or that of one block of one row: the second, where there are two
+        part = (slice(5, 6), slice(width, 2 * width) if p.a.shape[1] > width else slice(None)) if rows else slice(None)
+        scale[part] *= factor
+        return p.result(p.a, p.b, scales=(scale, p.b_scale))
 
     return change
+
+
+def _swapped_scales(p: Problem) -> Values | NotApplicable:
+    if p.a_scale is None or p.b_scale is None:
+        return NotApplicable("operands have no scale")
+    if p.a_scale.size == 1:
+        return NotApplicable("one scale an operand: their product stays the same")
+    blocks = [np.broadcast_to(s, x.shape) for s, x in ((p.a_scale, p.a), (p.b_scale, p.b))]
+    return p.result(p.a, p.b, scales=(np.resize(blocks[1], p.a.shape), np.resize(blocks[0], p.b.shape)))
 
 
 def _tf32(p: Problem) -> Values:
@@ -259,6 +269,7 @@ MUTATIONS: dict[str, Mutation] = {
         Mutation("FNUZ for OCP", "A's codes are read in the other fp8 encoding", "product", _other_encoding),
         Mutation("scale exponent +1", "a scale of A is doubled: the tensor's, or that of one block", "product", _scale(2.0)),
         Mutation("scale exponent -1", "a scale of A is halved: the tensor's, or that of one block", "product", _scale(0.5)),
+        Mutation("scales swapped", "A's codes meet B's scales and B's A's, row by row", "product", _swapped_scales),
         Mutation("bf16 partials", "four partial sums are rounded to bfloat16, then added", "arithmetic", _unit(bfloat16_partials)),
         Mutation("14-bit accumulator", "sums keep 14 significant bits, cut toward zero", "arithmetic", _unit(fourteen_bits)),
         Mutation("TF32 inputs", "operands are rounded to 10 fraction bits", "arithmetic", _tf32),
@@ -281,11 +292,19 @@ def problem(column: Column, k: int, *, lane: str = "random", input_class: str = 
         made = {n: random_codes(case, OpOperand(n, (size, k), source, (axis, "k"))) for n, size, axis in (("a", M, "m"), ("b", N, "n"))}
     coded = {n: Coded(c, concrete(column.format, "ocp").name) for n, c in made.items()}
     scales: dict[str, Any] = {"a": None, "b": None}
+    blocks: dict[str, Any] = {"a": None, "b": None}
     if column.recipe:
+        recipe = get_recipe(column.recipe)
         for n, c in made.items():
-            q = quantize(c, source, column.recipe)
+            q = quantize(c, source, recipe if n == "a" else recipe.weights or recipe)
             coded[n], scales[n] = Coded(q.codes, q.format), decode(q.scale, q.scale_format)
-    gemm = Gemm(coded["a"], coded["b"], "nt", a_scale=scales["a"], b_scale=scales["b"])
+            blocks[n] = (q.blocks[0], q.blocks[1]) if scales[n].ndim == 2 else None
+            if q.global_scale is not None:
+                scales[n] = scales[n] * decode(q.global_scale, "float32")
+    gemm = Gemm(
+        coded["a"], coded["b"], "nt", a_scale=scales["a"], b_scale=scales["b"], a_block=blocks["a"], b_block=blocks["b"],
+    )  # fmt: skip
+    plain = Gemm(Coded(made["a"], source), Coded(made["b"], source), "nt") if column.recipe else None
     output = Output("d", (M, N), concrete(column.out_format, "ocp").name)
     contract = default_contract("gemm", [column.format], column.recipe)
     if lane == "exact":
@@ -293,7 +312,9 @@ def problem(column: Column, k: int, *, lane: str = "random", input_class: str = 
         reference = Reference("codes", output.format, (M, N), contract, lambda: iter((Panel(0, codes),)))
     else:
         parts = [Panel(p.first_row, p.values, p.budget) for p in panels(gemm, contract=contract, out_format=output.format)]
-        reference = Reference("values", output.format, (M, N), contract, lambda: iter(parts))
+        reference = Reference(
+            "values", output.format, (M, N), contract, lambda: iter(parts), unquantised=None if plain is None else lambda: _plain(plain)
+        )
 
     def grid(x: Operand) -> Values | None:
         return x.scale_of() if column.recipe else None
@@ -302,6 +323,12 @@ def problem(column: Column, k: int, *, lane: str = "random", input_class: str = 
         column, case, output, contract, decode(coded["a"].codes, coded["a"].format), decode(coded["b"].codes, coded["b"].format),
         grid(gemm.left), grid(gemm.right), coded["a"], coded["b"], reference,
     )  # fmt: skip
+
+
+def _plain(gemm: Gemm) -> Iterator[Panel]:
+    """The product of the operands before they were quantised."""
+    for p in panels(gemm):
+        yield Panel(p.first_row, p.values)
 
 
 def lanes(column: Column) -> tuple[str, ...]:
@@ -365,6 +392,7 @@ SCALED = ("FNUZ for OCP", "scale exponent +1", "scale exponent -1")
 STRUCTURE = "NaN and Inf sets, an all-zero output and a wrong shape fail whatever the limits say"
 BUDGET = "fp32acc allows about 6e-5 of rms(D) at K = 4096 (docs/budgets.md); fp8fast, in 14 bits, about 4 % at K = 8192"
 COMPANION = "on the integer companion every element has one right value, and every k is in some element"
+EXCESS = "0.3 dB is 7 % of the noise that quantisation itself leaves in a row"
 SNR25 = "25 dB is an error of 5.6 % of the norm"
 SNR10 = "10 dB is an error of 32 % of the norm"
 ALLCLOSE = "one element beyond the tolerance is enough"
@@ -379,8 +407,12 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("*", "shape-mismatch", ("one column short",), STRUCTURE),
     Claim("default", "exact-lane", RESULT + PRODUCT, COMPANION, lanes=("exact",)),
     Claim("default", "budget", LARGE + PRODUCT, BUDGET, lanes=("random",)),
-    Claim("default", "budget", ("a row 1 % off",), BUDGET, lanes=("random",), columns=("float32", "bfloat16", "mxfp4")),
-    Claim("default", "budget", ARITHMETIC, BUDGET, lanes=("random",), columns=("float32", "bfloat16", "mxfp4")),
+    Claim("default", "budget", ("a row 1 % off",), BUDGET, lanes=("random",),
+          columns=("float32", "bfloat16", "e4m3 1x128", "mxfp4", "nvfp4")),
+    Claim("default", "budget", ARITHMETIC, BUDGET, lanes=("random",), columns=("float32", "bfloat16", "mxfp4", "nvfp4")),
+    Claim("default", "excess", SCALED, EXCESS, columns=("e4m3", "e4m3 1x128")),
+    Claim("default", "excess-row", (*SCALED, "scales swapped", "nibbles swapped"), EXCESS, lengths=(64,)),
+    Claim("default", "excess-row", ("scale exponent +1", "scales swapped", "nibbles swapped"), EXCESS),
     *(
         claim
         for name in ("turbo", "strict")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.errors import UsageError
 
+ERRORS = ("conversion", "scale", "kernel", "total")  # the parts of a quantised result's error, see docs/gates.md
 OptionValue = bool | int | float | str
 T = TypeVar("T")
 
@@ -173,6 +174,7 @@ class GateResult:
 
     comparison  how value must relate to limit: "<=", "<", ">=", ">", "=="
     passed      None when the gate could not be applied (never counts as a pass); `note` says why
+    error       which of ERRORS it limits, where the tensor is a quantised result; "" for none in particular
     """
 
     gate: str
@@ -183,6 +185,7 @@ class GateResult:
     passed: bool | None
     source: str = ""
     note: str = ""
+    error: str = ""
 
     @property
     def margin(self) -> float | None:

@@ -39,8 +39,8 @@ def test_strict_snr_gates_are_strict():
     turbo = load_profile("turbo")
     facts = {"op": "gemm", "family": "gemm", "format": "fp8_e4m3", "recipe": "rowwise", "quantised": True, "lane": "random", "exact": False}
     snr = next(g for g in turbo.applicable(facts) if g.name == "snr-e4m3")
-    assert snr.judge({"snr_db": 25.0}).passed is False
-    assert snr.judge({"snr_db": 25.0001}).passed is True
+    assert snr.judge({"total_snr_db": 25.0}).passed is False
+    assert snr.judge({"total_snr_db": 25.0001}).passed is True
 
 
 def test_each_16_bit_and_wider_format_has_its_allclose_gate():

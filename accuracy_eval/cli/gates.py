@@ -21,7 +21,7 @@ def gates_command() -> None:
 @click.option("--input", "input_class", default="normal", show_default=True, help="Input class of the operands.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def prove_command(profiles: tuple[str, ...], input_class: str, as_json: bool) -> int:
-    """Judge mutated GEMM results (K = 64 and 8192; float32, bfloat16, e4m3 and mxfp4 operands) and print what caught each.
+    """Judge mutated GEMM results (K = 64 and 8192; float32, bfloat16, e4m3, MX and NVFP4 operands) and print what caught each.
 
     \b
     accuracy-eval gates prove

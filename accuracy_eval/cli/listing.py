@@ -38,9 +38,9 @@ def _suites() -> Table:
 
 
 def _metrics() -> Table:
-    from accuracy_eval.metrics.registry import METRICS
+    from accuracy_eval.metrics.registry import KNOWN
 
-    return [{"metric": m.name, "unit": m.unit, "better": m.better, "definition": m.definition} for m in METRICS.values()]
+    return [{"metric": m.name, "unit": m.unit, "better": m.better, "definition": m.definition} for m in KNOWN.values()]
 
 
 def _gates() -> Table:

@@ -303,7 +303,7 @@ class Meter:
         worst, worst_ulp = self._worst(0), self._worst(1)
         histogram = self._histogram()
         totals = self._totals(worst_ulp, histogram)
-        metrics: dict[str, Any] = {name: metric.value(totals) for name, metric in METRICS.items()}
+        metrics: dict[str, Any] = {name: metric.value(totals) for name, metric in METRICS.items() if metric.value}
         for (rtol, atol), violations in zip(self.specs, self._counts[k.C_ALLCLOSE :], strict=True):
             metrics[allclose_name(rtol, atol)] = int(violations)
         return Measured(

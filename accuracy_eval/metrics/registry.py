@@ -24,7 +24,7 @@ class Metric:
     unit        "" for plain ratios
     better      whether a smaller or a larger value is nearer to the expectation, or neither
     number      spreadsheet number format
-    value       totals -> value
+    value       totals -> value; None for those of DERIVED, which take more than two arrays
     """
 
     name: str
@@ -32,7 +32,7 @@ class Metric:
     unit: str
     better: Better
     number: str
-    value: Callable[[Totals], Value]
+    value: Callable[[Totals], Value] | None = None
 
 
 def _if_valid(value: Callable[[Totals], Value]) -> Callable[[Totals], Value]:
@@ -107,6 +107,27 @@ METRICS: dict[str, Metric] = {
         Metric("finite_pairs", "elements finite on both sides", "elements", "info", COUNT, lambda t: t.valid),
     )
 }  # fmt: skip
+
+
+# metrics of quantised results: they take the unquantised operands, or several outputs of one side, beside the tensor itself
+DERIVED: dict[str, Metric] = {
+    m.name: m
+    for m in (
+        Metric("total_snr_db", "snr_db against the result of the unquantised operands", "dB", "higher", DECIBEL),
+        Metric("ideal_snr_db", "total_snr_db of the ideal result: ideal quantiser, exact product, one rounding of the output", "dB",
+               "higher", DECIBEL),
+        Metric("excess_db", "noise beyond the ideal result's and what the contract's arithmetic may add (docs/gates.md)", "dB", "lower",
+               DECIBEL),
+        Metric("excess_row_db", "largest excess_db of a row", "dB", "lower", DECIBEL),
+        Metric("excess_row", "that row", "index", "info", COUNT),
+        Metric("scale_mismatch_count", "scale factors whose code is not the recipe's", "scales", "lower", COUNT),
+        Metric("conversion_mismatch_count", "element codes that are not the correctly rounded ones under the scales they stand with",
+               "elements", "lower", COUNT),
+        Metric("saturated_actual", "elements at the largest magnitude their format has", "elements", "info", COUNT),
+        Metric("saturated_expected", "elements that a correct quantiser puts there", "elements", "info", COUNT),
+    )
+}  # fmt: skip
+KNOWN: dict[str, Metric] = {**METRICS, **DERIVED}
 
 
 def allclose_name(rtol: float, atol: float) -> str:

@@ -46,12 +46,13 @@ class Operand:
 
 @dataclass(frozen=True)
 class Output:
-    """One output of a case: name, shape, concrete format. `exact`: any differing code fails, whatever the contract."""
+    """One output of a case: name, shape, concrete format. `exact`: any differing code fails, whatever the contract; None: it has no
+    right code of its own and is judged by its total error alone."""
 
     name: str
     shape: tuple[int, ...]
     format: str
-    exact: bool = False
+    exact: bool | None = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Reference:
     problem     the GEMM behind it (cpu_ref.operands.Gemm), for what a lost product would change; None for other ops
     resolution  what certainly fails, where no budget says it: exact and coded companions, casts, codes
     sample      a part of the truth to judge by where the whole costs too much; None: the panels are the truth
+    unquantised the result of the operands before they were quantised, float64, in panels of the same rows: what total error is
+                measured against; None where nothing was quantised, or the operands are not known
     """
 
     kind: Literal["values", "codes"]
@@ -84,6 +87,7 @@ class Reference:
     problem: Any = None
     resolution: Mapping[str, Any] = field(default_factory=dict)
     sample: Callable[[], Sample] | None = None
+    unquantised: Callable[[], Iterator[Panel]] | None = None
 
 
 Inputs = Mapping[str, Coded]

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from accuracy_eval import messages
-from accuracy_eval.metrics.registry import METRICS
+from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.records import (
     Attribution,
     Case,
@@ -179,6 +179,14 @@ def _resolution(row: Row) -> Value:
     return messages.resolution_text(row.subject.resolution) if isinstance(row.subject, Side) else None
 
 
+def _errors(row: Row) -> Value:
+    return messages.errors_text(row.subject) or None if isinstance(row.subject, Side) else None
+
+
+def _errors_failed(row: Row) -> Value:
+    return ", ".join(messages.failed_errors(row.subject)) or None if isinstance(row.subject, Side) else None
+
+
 LIMIT_FORMAT = "0.00E+00;-0.00E+00;0"
 MARGIN_FORMAT = "0.0%;-0.0%;0.0%"
 COLUMNS: tuple[Column, ...] = (
@@ -214,6 +222,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("gate_limit", _of_gate("limit"), LIMIT_FORMAT),
     Column("gate_margin", _of_gate("margin"), MARGIN_FORMAT, "distance from the limit in units of the limit; negative is beyond"),
     Column("gate_source", _of_gate("source"), note="where the limit comes from"),
+    Column("errors_failed", _errors_failed, note="which errors of a quantised result broke a limit: conversion, scale, kernel, total"),
+    Column("errors", _errors, note="the errors of a quantised result, each with its own verdict"),
     Column("causes", lambda r: messages.causes(r.diagnoses), note="named causes (diagnosis codes)"),
     Column("reason", lambda r: r.reason, note="why, in one sentence"),
     Column("resolution", _resolution, note="smallest faults that would have failed"),
@@ -231,15 +241,15 @@ def metric_format(name: str, value: Any = None) -> str:
     """
     if name.startswith("ulp") and isinstance(value, int | float) and float(value).is_integer():
         return "#,##0"
-    if name in METRICS:
-        return METRICS[name].number
+    if name in KNOWN:
+        return KNOWN[name].number
     return "#,##0" if isinstance(value, int) or name.startswith("allclose_violations") else "0.00E+00"
 
 
 def metric_names(rows: Iterable[Row]) -> list[str]:
     """Names of all metrics the rows hold, the ones looked at most first. Nested ones are flattened with dots."""
     names = dict.fromkeys(name for row in rows for name in row.flat)
-    known = [n for n in dict.fromkeys((*_FIRST, *METRICS)) if n in names]
+    known = [n for n in dict.fromkeys((*_FIRST, *KNOWN)) if n in names]
     return [*known, *(n for n in names if n not in known)]
 
 

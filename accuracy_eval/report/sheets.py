@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accuracy_eval import messages
-from accuracy_eval.metrics.registry import METRICS
+from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict, to_json
 from accuracy_eval.report.findings import PairSummary, counts_sentence, findings, pair_summaries, side_summaries
 from accuracy_eval.report.rows import (
@@ -98,7 +98,7 @@ def verdict_cell(verdict: Verdict) -> Cell:
 def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
     rows = findings_first(replace(part.only(results), not_compared=()))
     lead = ["who", "actual", "expected", *_used(rows, _KEYS), "contract", *_used(rows, ("off_contract", "scope"))]
-    tail = ["causes", "reason", "gate_source", "resolution", "attribution", "case_id"]
+    tail = [*_used(rows, ("errors_failed", "errors")), "causes", "reason", "gate_source", "resolution", "attribution", "case_id"]
     gates = _gates_of(rows)
     columns = [_VERDICT, *map(_column, lead)]
     for name, metric, comparison in gates:
@@ -295,7 +295,7 @@ def skipped_sheet(book: Book, results: Results, part: Volume) -> None:
 def definition_sheet(book: Book, results: Results, part: Volume) -> None:
     names = set(metric_names(row for result in part.tensors for row in tensor_rows(result)))
     columns = [TableColumn("metric", BOLD), TableColumn("unit"), TableColumn("better"), TableColumn("definition", WRAP, 110)]
-    data = [[m.name, m.unit, m.better, m.definition] for m in METRICS.values() if m.name in names]
+    data = [[m.name, m.unit, m.better, m.definition] for m in KNOWN.values() if m.name in names]
     note = "a is actual, e expected, d = a - e; sums run over the elements that are finite on both sides."
     book.table("Definitions", columns, data, note=note)
 

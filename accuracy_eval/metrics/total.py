@@ -1,0 +1,93 @@
+"""Total error of a quantised result: the noise against the result of the unquantised operands, beside that of the ideal result.
+
+Three results meet per element: t, of the unquantised operands; v, the exact product of the stored codes and scales; a, the output. The
+ideal result i is v rounded once to the output's format. Σ(a - t)² beyond Σ(i - t)² is what the device added, and a contract allows
+some of it. Where arithmetic has a budget B its error has at most the standard deviation B/λ, and the rounding of the output flips
+where it crosses a midpoint; together s² = (B/λ)² + 0.8·ulp·B/λ. Over elements of e = i - t that moves the sum of squares by Σs²,
+give or take three standard deviations, √(4·Σe²s² + 2·Σs⁴), and one flip, 2·|v - t|·ulp, where it is rarer than that.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.contracts import LAMBDA
+from accuracy_eval.formats import Codes, Format, Values, decode, encode, get_format, ulp
+from accuracy_eval.threads import map_threads
+
+CHUNK = 1 << 15  # elements of a task: temporaries stay in the cache
+FLIPS = 0.8  # E|d| of a normal d of standard deviation 1: the share of roundings that flip is E|d|/ulp
+DEVIATIONS = 3.0
+Sums = NDArray[np.float64]  # [rows, 6]: Σt², Σ(a-t)², Σe², Σs², Σ(4·e²s² + 2·s⁴) and the largest 2·|v-t|·ulp
+
+
+class TotalMeter:
+    """Rows are given in any order, every one once. Elements that are not finite in all three results are left out."""
+
+    def __init__(self, rows: int, fmt: str) -> None:
+        self.format: Format = get_format(fmt)
+        self.sums: Sums = np.zeros((rows, 6))
+
+    def update(self, first_row: int, codes: Codes, exact: Values, truth: Values, budget: Values | None = None) -> None:
+        """Rows first_row … of the output's codes, of the exact product and of the unquantised result, all [r, columns].
+
+        budget  what the contract allows of |a - v| before the output is rounded; None: nothing
+        """
+        step = max(1, CHUNK // max(exact.shape[1], 1))
+
+        def part(i: int) -> None:
+            rows = slice(i, i + step)
+            allowed = None if budget is None else budget[rows]
+            self.sums[first_row + i : first_row + i + len(exact[rows])] = self._sums(codes[rows], exact[rows], truth[rows], allowed)
+
+        map_threads(part, range(0, len(exact), step))
+
+    def _sums(self, codes: Codes, exact: Values, truth: Values, budget: Values | None) -> Sums:
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            actual, ideal = decode(codes, self.format), decode(encode(exact, self.format), self.format)
+            finite = np.isfinite(actual) & np.isfinite(ideal) & np.isfinite(truth)
+            t = np.where(finite, truth, 0.0)
+            off, floor = (np.where(finite, x - truth, 0.0) ** 2 for x in (actual, ideal))
+            found = np.zeros((len(t), 6))
+            found[:, 0], found[:, 1], found[:, 2] = (np.sum(x, axis=1) for x in (t * t, off, floor))
+            if budget is not None and budget.size:
+                deviation = np.where(finite, budget, 0.0) / LAMBDA
+                step = np.where(deviation > 0, ulp(np.where(finite, exact, 0.0), self.format), 0.0)
+                spread = deviation * (deviation + FLIPS * step)
+                found[:, 3] = np.sum(spread, axis=1)
+                found[:, 4] = np.sum(spread * (4 * floor + 2 * spread), axis=1)
+                found[:, 5] = np.max(np.where(finite, 2 * np.abs(exact - truth) * step, 0.0), axis=1)
+            return found
+
+    def result(self) -> dict[str, Any]:
+        """The metrics of registry.DERIVED that total error has; a result without error has +inf dB, a zero truth none."""
+        if not len(self.sums):
+            return dict.fromkeys(("total_snr_db", "ideal_snr_db", "excess_db", "excess_row_db", "excess_row"))
+        whole = np.append(self.sums[:, :5].sum(axis=0), self.sums[:, 5].max())
+        rows = [_excess_db(row) for row in self.sums]
+        worst = int(np.argmax(rows))
+        return {
+            "total_snr_db": _snr_db(whole[0], whole[1]),
+            "ideal_snr_db": _snr_db(whole[0], whole[2]),
+            "excess_db": _excess_db(whole),
+            "excess_row_db": rows[worst],
+            "excess_row": worst,
+        }
+
+
+def _excess_db(sums: NDArray[np.float64]) -> float:
+    off, floor, shift, variance, flip = (float(x) for x in sums[1:])
+    allowed = floor + shift + DEVIATIONS * math.sqrt(variance) + flip
+    if off == 0 or allowed == 0:
+        return 0.0 if off == allowed else math.inf if off else -math.inf
+    return 10 * math.log10(off / allowed)
+
+
+def _snr_db(signal: float, noise: float) -> float | None:
+    if noise == 0:
+        return math.inf
+    return float(10 * math.log10(signal / noise)) if signal else None

@@ -1,0 +1,123 @@
+"""Total error of quantised results: the SNR against the unquantised truth, the ideal one, and what lies between them."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from accuracy_eval.metrics.total import TotalMeter
+
+
+def total(actual, exact, truth, budget=None, fmt="float32", panels=1):
+    """The metrics of values given as they are, rounded to `fmt`."""
+    dtype = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn}[fmt]
+    actual, exact, truth = (np.atleast_2d(np.asarray(x, np.float64)) for x in (actual, exact, truth))
+    codes = actual.astype(dtype).view(f"u{np.dtype(dtype).itemsize}")
+    budget = None if budget is None else np.broadcast_to(budget, truth.shape)
+    meter = TotalMeter(len(truth), fmt)
+    for part in np.array_split(np.arange(len(truth)), panels):
+        if len(part):
+            rows = slice(part[0], part[-1] + 1)
+            meter.update(part[0], codes[rows], exact[rows], truth[rows], None if budget is None else budget[rows])
+    return meter.result()
+
+
+def test_a_result_by_hand():
+    # noise of the ideal result 4, of the actual one 16, signal 100
+    found = total([6, 10], [8, 8], [8, 6])
+    assert found["total_snr_db"] == pytest.approx(10 * math.log10(100 / 20))
+    assert found["ideal_snr_db"] == pytest.approx(10 * math.log10(100 / 4))
+    assert found["excess_db"] == pytest.approx(10 * math.log10(20 / 4))
+    assert (found["excess_row_db"], found["excess_row"]) == (found["excess_db"], 0)
+
+
+def test_the_ideal_result_has_no_excess_and_one_step_of_rounding_is_its_own():
+    rng = np.random.default_rng(0)
+    truth = rng.standard_normal((8, 512))
+    exact = truth * (1 + 0.03 * rng.standard_normal(truth.shape))
+    ideal = exact.astype(ml_dtypes.bfloat16).astype(np.float64)
+    found = total(ideal, exact, truth, fmt="bfloat16")
+    assert (found["excess_db"], found["excess_row_db"]) == (0.0, 0.0)
+    # rounding to bfloat16 adds to the ideal's own noise: 55.6 dB beside 30.5 dB
+    assert found["ideal_snr_db"] == pytest.approx(10 * math.log10(np.sum(truth**2) / np.sum((ideal - truth) ** 2)))
+
+
+def test_a_scale_twice_as_large_in_one_row_of_many_is_seen_in_that_row():
+    rng = np.random.default_rng(1)
+    truth = rng.standard_normal((1000, 256)) * np.exp2(-np.arange(1000) % 20)[:, None]
+    exact = truth * (1 + 0.03 * rng.standard_normal(truth.shape))
+    actual = exact.copy()
+    actual[499] *= 2  # its values are 2^-19 of the largest
+    found = total(actual, exact, truth)
+    assert found["excess_db"] < 0.001
+    assert found["excess_row"] == 499
+    assert found["excess_row_db"] == pytest.approx(20 * math.log10(1 / 0.03), abs=1)
+
+
+def test_less_noise_than_the_ideal_result_is_a_negative_excess():
+    assert total([1.0, 2.0], [1.1, 2.2], [1.0, 2.1])["excess_db"] < 0
+
+
+@pytest.mark.parametrize(
+    ("actual", "exact", "truth", "excess"),
+    [
+        ([1, 2], [1, 2], [1, 2], 0.0),  # nothing is off
+        ([1, 2.5], [1, 2], [1, 2], math.inf),  # where quantisation costs nothing
+        ([1, 2], [1, 2.5], [1, 2], -math.inf),
+        ([0, 0], [0, 0], [0, 0], 0.0),
+    ],
+)
+def test_corner_cases_have_values(actual, exact, truth, excess):
+    assert total(actual, exact, truth)["excess_db"] == excess
+
+
+def test_the_snr_of_a_zero_truth_is_undefined_and_that_of_an_exact_result_infinite():
+    assert total([1.0], [0.0], [0.0])["total_snr_db"] is None
+    assert total([1.0], [1.0], [1.0])["total_snr_db"] == math.inf
+
+
+def test_what_is_not_finite_on_any_side_is_left_out():
+    found = total([6, 10, math.nan, 1, math.inf], [8, 8, 1, math.nan, 1], [8, 6, 1, 1, math.inf])
+    assert found == total([6, 10], [8, 8], [8, 6])
+
+
+def test_an_output_without_elements_has_no_excess():
+    found = total(np.empty((0, 4)), np.empty((0, 4)), np.empty((0, 4)))
+    assert (found["excess_db"], found["excess_row_db"], found["excess_row"]) == (None, None, None)
+
+
+def test_panels_do_not_matter():
+    rng = np.random.default_rng(2)
+    truth, exact, actual = (rng.standard_normal((100, 700)) for _ in range(3))
+    assert total(actual, exact, truth, 0.01, panels=7) == total(actual, exact, truth, 0.01)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 16, 128, 1024])
+@pytest.mark.parametrize("deviation", [1e-5, 1e-3, 5e-3, 0.05])
+@pytest.mark.parametrize("fmt", ["float32", "bfloat16", "float8_e4m3fn"])
+def test_arithmetic_within_its_contract_raises_no_alarm_in_any_of_many_rows(columns, deviation, fmt):
+    """Healthy units use a quarter of their budget at most: half of the standard deviation it stands for."""
+    rng = np.random.default_rng([columns, round(deviation * 1e6)])
+    truth = rng.standard_normal((2000, columns))
+    exact = truth + 0.037 * rng.standard_normal(truth.shape)
+    actual = exact + deviation * rng.standard_normal(truth.shape)
+    found = total(actual, exact, truth, 16 * deviation, fmt=fmt)
+    assert found["excess_row_db"] <= 0.3
+    assert found["excess_db"] <= 0.3
+
+
+@pytest.mark.parametrize("fmt", ["float32", "bfloat16"])
+@pytest.mark.parametrize("columns", [128, 1024])
+@pytest.mark.parametrize("factor", [2.0, 0.5, 1.1])
+def test_a_wrong_scale_of_one_row_is_seen_beside_a_14_bit_accumulator(columns, fmt, factor):
+    rng = np.random.default_rng(columns)
+    truth = rng.standard_normal((500, columns))
+    exact = truth + 0.037 * rng.standard_normal(truth.shape)
+    actual = exact + 1.2e-3 * rng.standard_normal(truth.shape)  # 58 dB: K = 4096 in 14 bits
+    actual[77] *= factor
+    found = total(actual, exact, truth, 0.03, fmt=fmt)
+    assert found["excess_row_db"] > 0.3
+    assert found["excess_row"] == 77
