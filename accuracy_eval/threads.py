@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -20,10 +21,20 @@ def thread_count() -> int:
 
 
 def map_threads(function: Callable[[T], R], items: Iterable[T], *, threads: int | None = None) -> list[R]:
-    """[function(x) for x in items] on a thread pool, results in order of items; the first exception is raised."""
+    """[function(x) for x in items] on a thread pool, results in order of items; the first exception is raised.
+
+    Inside a function that is itself being mapped the items run one after the other: the cores are taken already.
+    """
     work: Sequence[T] = list(items)
     count = min(threads or thread_count(), len(work))
-    if count <= 1:
+    if count <= 1 or getattr(_here, "mapped", False):
         return [function(x) for x in work]
-    with ThreadPoolExecutor(count) as pool:
+    with ThreadPoolExecutor(count, initializer=_mark) as pool:
         return list(pool.map(function, work))
+
+
+_here = threading.local()
+
+
+def _mark() -> None:
+    _here.mapped = True

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import pytest
 
-from accuracy_eval.jit import as_bits, as_float, exact_fma, fma, kernel
+from accuracy_eval.jit import as_bits, as_float, exact_fma, fma, kernel, map_threads
 
 
 @kernel
@@ -64,3 +65,10 @@ def test_bits_and_floats_are_the_same_64_bits() -> None:
     there_and_back(x, bits, out)
     np.testing.assert_array_equal(bits, x.view(np.int64))
     np.testing.assert_array_equal(out, x)
+
+
+def test_a_map_inside_a_map_starts_no_threads_of_its_own() -> None:
+    def inner(_: int) -> set[int]:
+        return {threading.get_ident(), *map_threads(lambda _: threading.get_ident(), range(8), threads=4)}
+
+    assert all(len(found) == 1 for found in map_threads(inner, range(4), threads=2))
