@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from accuracy_eval.cases import case_id
 from accuracy_eval.digests import sha256_many
 from accuracy_eval.errors import AccuracyEvalError, FileError, InputMismatch, UsageError
@@ -22,11 +24,12 @@ from accuracy_eval.gates import Profile, load_profile
 from accuracy_eval.judge import Rows, SideTensor, judge_tensor
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
-from accuracy_eval.ops.spec import Encoding, OpSpec, Reference
+from accuracy_eval.ops.spec import Encoding, OpSpec, Reference, rows_and_columns
 from accuracy_eval.records import (
     RESULTS_SCHEMA,
     Case,
     CaseRecord,
+    Coded,
     DumpInfo,
     NotCompared,
     Results,
@@ -39,6 +42,7 @@ from accuracy_eval.version import PRODUCER
 
 ReferenceMode = Literal["full", "sampled", "auto", "none"]
 Progress = Callable[[int, int, str], None]
+Explainer = Callable[..., TensorResult]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ def compare_dumps(
     keep: Callable[[Case], bool] = lambda case: True,
     cross_format: bool = False,
     verify: bool = True,
+    explain: bool = False,
+    unit: str | None = None,
     progress: Progress | None = None,
 ) -> Results:
     """Judge one or more dumps (files or folders of parts).
@@ -73,6 +79,8 @@ def compare_dumps(
     cases, keep   only these case ids; only cases for which `keep` is true
     cross_format  compare encodings of one fp8 family by value
     verify        check the stored digests of what is read
+    explain       also name the order of operations that makes each product's bits, of `unit`'s arithmetic or of the dump's own device;
+                  it changes no verdict
     FileError for a file that cannot be used, UsageError for an unknown case or profile. Nothing judged is a result with exit code 2.
     """
     if not paths:
@@ -80,6 +88,7 @@ def compare_dumps(
     profile = load_profile(gates)
     dumps = [Dump.open(p) for p in paths]
     entries = [Entry(label, d) for label, d in zip(_labels(dumps, labels), dumps, strict=True)]
+    explainer = _explainer(unit) if explain else None
     joined = _join(entries, cases, keep)
     tensors: list[TensorResult] = []
     skipped: list[NotCompared] = []
@@ -87,7 +96,7 @@ def compare_dumps(
         for d in dumps:
             stack.enter_context(d.kept_open())
         for number, (key, records) in enumerate(joined.items(), 1):
-            for found in _compare_case(entries, records, profile, reference, cross_format, verify):
+            for found in _compare_case(entries, records, profile, reference, cross_format, verify, explainer):
                 (skipped if isinstance(found, NotCompared) else tensors).append(found)  # type: ignore[arg-type]
             if progress:
                 progress(number, len(joined), key[0])
@@ -139,6 +148,7 @@ def _compare_case(
     mode: ReferenceMode,
     cross_format: bool,
     verify: bool,
+    explainer: Explainer | None,
 ) -> Iterator[TensorResult | NotCompared]:
     first = next(iter(records.values()))
     spec = get_op(first.case.op)
@@ -170,7 +180,7 @@ def _compare_case(
     if not agreed:
         return
     try:
-        yield from _judge_case(agreed, records, operands, profile, mode, cross_format, verify)
+        yield from _judge_case(agreed, records, operands, profile, mode, cross_format, verify, explainer)
     except FileError as error:
         error.add_note(f"while comparing {first.id}")
         raise
@@ -212,6 +222,7 @@ def _judge_case(
     mode: ReferenceMode,
     cross_format: bool,
     verify: bool,
+    explainer: Explainer | None,
 ) -> Iterator[TensorResult]:
     record = records[entries[0].label]
     case, spec = record.case, get_op(record.case.op)
@@ -235,10 +246,32 @@ def _judge_case(
 
         sides = [_side(e, records[e.label], name, verify) for e in entries]
         judge = judge_sampled if any(r.sample for r in truths.values()) else judge_tensor
-        yield judge(
+        inputs_of = {e.label: inputs[meaning_of[e.label]] for e in entries}
+        result = judge(
             case, record.id, spec.family, record.candidate, output, sides, truths, profile, cross_format=cross_format,
-            under=under if truths else None, inputs={e.label: inputs[meaning_of[e.label]] for e in entries},
+            under=under if truths else None, inputs=inputs_of,
         )  # fmt: skip
+        yield explainer(result, entries, sides, inputs_of) if explainer else result
+
+
+def _explainer(unit: str | None) -> Explainer:
+    """What adds explanations to a judged tensor; checks `unit` before anything runs."""
+    from accuracy_eval.explained import chosen_unit, explain_output, with_explanations
+
+    chosen_unit(unit, {})
+
+    def explained(
+        result: TensorResult, entries: Sequence[Entry], sides: Sequence[SideTensor], inputs: Mapping[str, Mapping[str, Coded]]
+    ) -> TensorResult:
+        why = {}
+        for e, side in zip(entries, sides, strict=True):
+            rows, _ = rows_and_columns(side.shape)
+            actual = Coded(np.asarray(side.variants[0](0, rows)).reshape(side.shape), side.format)
+            tried = chosen_unit(unit, e.dump.platform)
+            why[e.label] = tuple(explain_output(result.case, inputs[e.label], result.tensor, actual, tried).values())
+        return with_explanations(result, why)
+
+    return explained
 
 
 def _same_numbers(spec: OpSpec, case: Case, a: Encoding, b: Encoding) -> bool:

@@ -18,6 +18,7 @@ _COMMANDS = {
     "list": "accuracy_eval.cli.listing",
     "fixtures": "accuracy_eval.cli.fixtures",
     "gates": "accuracy_eval.cli.gates",
+    "explain": "accuracy_eval.cli.explain",
     "probe": "accuracy_eval.cli.probe",
     "demo": "accuracy_eval.cli.demo",
 }
@@ -31,6 +32,7 @@ _SUMMARIES = {
     "list": "Print the ops, formats, suites, gates and devices there are.",
     "fixtures": "Operands and exact results as files for engines without torch.",
     "gates": "Put known faults into results and show which gate catches them.",
+    "explain": "Name the order of operations that makes each product's bits.",
     "probe": "Ask a device how it multiplies: its numerics card, compared with known units.",
     "demo": "Compare this machine with a packaged H200 dump and the reference.",
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from accuracy_eval.cli.progress import progress
-from accuracy_eval.cli.selection import selection
+from accuracy_eval.cli.selection import FILTERS, selection
 
 if TYPE_CHECKING:
     from accuracy_eval.records import Case, Results
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 @click.option("--case", "cases", multiple=True, metavar="ID", help="Only this case id.")
 @selection
 @click.option("--cross-format", is_flag=True, help="Compare fp8 encodings (OCP, FNUZ) of one family by value.")
+@click.option("--explain", is_flag=True, help="Name the order of operations that makes each product's bits; changes no verdict.")
+@click.option("--unit", metavar="UNIT", help="With --explain: whose arithmetic to try (default: each dump's device).")
 @click.option("--no-verify", is_flag=True, help="Skip the check of stored digests.")
 @click.option("--to", "forms", help="Reports to write: xlsx,json,csv,md,junit; none for no file (default: xlsx,json; with --case none).")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
@@ -45,21 +47,27 @@ def compare_command(
     accuracy-eval compare mi300x.h5 h200.h5
     accuracy-eval compare mi300x.h5 h200.h5 --gates turbo --op gemm --to json
     accuracy-eval compare h200.h5                       one dump against the reference alone
+    accuracy-eval compare mi300x.h5 h200.h5 --op gemm --explain
     """
     from accuracy_eval.compare import compare_dumps
+    from accuracy_eval.errors import UsageError
 
+    if options["unit"] is not None and not options["explain"]:
+        raise UsageError("--unit says whose arithmetic explains the outputs; give --explain with it")
     # one case looked at again must not replace the report of the whole run
     wanted = report_forms(forms if forms is not None else "none" if options["cases"] and out is None else "xlsx,json")
-    keep = _filter({n: options.pop(n) for n in ("ops", "shapes", "formats", "layouts", "recipes", "inputs", "lanes", "directions")})
+    keep = case_filter({n: options.pop(n) for n in FILTERS})
     with progress("compare", quiet=quiet or as_json) as update:
         results = compare_dumps(
             *dumps, labels=options["labels"], reference=options["reference"], gates=options["gates"], cases=options["cases"], keep=keep,
-            cross_format=options["cross_format"], verify=not options["no_verify"], progress=update,
+            cross_format=options["cross_format"], verify=not options["no_verify"], explain=options["explain"],
+            unit=options["unit"], progress=update,
         )  # fmt: skip
     return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, as_json=as_json)
 
 
-def _filter(chosen: dict[str, tuple[str, ...]]) -> Callable[[Case], bool]:
+def case_filter(chosen: dict[str, tuple[str, ...]]) -> Callable[[Case], bool]:
+    """What says whether a case is one of those chosen by `selection`'s options. UsageError for unknown names."""
     from accuracy_eval.cases import filter_cases
 
     filter_cases([], **chosen)  # unknown names are an error even when no case is read

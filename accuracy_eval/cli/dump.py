@@ -7,7 +7,7 @@ from typing import Any, Literal
 import click
 
 from accuracy_eval.cli.progress import progress
-from accuracy_eval.cli.selection import chosen_suite, selection
+from accuracy_eval.cli.selection import FILTERS, chosen_suite, selection
 
 
 def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]:
@@ -57,9 +57,8 @@ def dump_command(
         from accuracy_eval.backends.candidates import load_plugin
 
         load_plugin(plugin)
-    names = ("ops", "shapes", "formats", "layouts", "recipes", "inputs", "lanes", "directions")
     chosen = chosen_suite(
-        suite, {n: options.pop(n) for n in names}, seed=options.pop("seed"), max_m=options.pop("max_m"), huge=options.pop("huge")
+        suite, {n: options.pop(n) for n in FILTERS}, seed=options.pop("seed"), max_m=options.pop("max_m"), huge=options.pop("huge")
     )
     backend = open_backend(device, encoding)
     try:

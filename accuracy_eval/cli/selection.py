@@ -23,6 +23,8 @@ _FILTERS = (
     ("direction", "directions", "fwd or bwd"),
 )
 
+FILTERS = tuple(destination for _, destination, _ in _FILTERS)
+
 
 def selection(function: F) -> F:
     """Adds --op, --shape, --format, --layout, --recipe, --input, --lane, --direction: each may be given several times."""

@@ -76,6 +76,13 @@ def rules_for(problem: Problem, out: str, unit: str | None) -> list[tuple[str, R
     return list(found)
 
 
+def takes(unit: str, pair: tuple[str, str]) -> bool:
+    """Whether anything known of a unit multiplies operands of these formats."""
+    rows = [row for row in units_of(unit) if row.rule is not None and not row.scales]
+    floats = "float64" not in pair and all(get_format(f).kind == "float" for f in pair)  # vector lanes take every float but float64
+    return bool(rows) and (floats or any(_pres(row, pair) for row in rows))
+
+
 def _pres(row: Unit, pair: tuple[str, str]) -> tuple[str, ...]:
     """How operands of those formats may reach the row's instruction; empty where they cannot."""
     if all(f in row.formats for f in pair):

@@ -180,6 +180,11 @@ CODES: dict[str, Code] = {
              "zeros differ in sign alone", "harmless unless divided by", ("count",), facts.negative_zero, _OUT),
         Code("rounding-only", "note", "{count} of {total} elements differ from the rounded truth, every one {why}",
              "differences are rounding", "nothing", ("count",), facts.rounding_only),
+        Code("explained-by-datapath", "note", "{what}",
+             "a known unit's arithmetic, in an order that is named, gives these bits; for a pair: both sides are identified",
+             "nothing: it is information, and changes no verdict"),
+        Code("not-explained", "note", "{what}", "no order of operations of a known unit gives these bits",
+             "see which elements are not reproduced; probe the device; a FAIL stays a FAIL either way"),
     )
 }  # fmt: skip
 
@@ -187,7 +192,6 @@ NOT_NAMED: dict[str, str] = {
     "amax-stale": "needs the scales of the step before, which no dump holds",
     "cancellation": "a large relative error of a small result is within its budget and fails no gate; the budget says so already",
     "odd-one-out": "compares devices, not one tensor with its truth",
-    "explained-by-datapath": "the search over matrix units names it",
 }
 
 

@@ -1,0 +1,60 @@
+"""accuracy-eval explain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from accuracy_eval.cli.compare import case_filter
+from accuracy_eval.cli.progress import progress
+from accuracy_eval.cli.selection import FILTERS, selection
+
+if TYPE_CHECKING:
+    from accuracy_eval.explained import ExplainedOutput
+
+
+@click.command("explain", short_help="Name the order of operations that makes each product's bits.")
+@click.argument("dump", type=click.Path())
+@click.option("--case", "cases", multiple=True, metavar="ID", help="Only this case id.")
+@selection
+@click.option("--unit", metavar="UNIT", help='Whose arithmetic to try: any name in list units, or "any" (default: the dump\'s device).')
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def explain_command(dump: str, cases: tuple[str, ...], unit: str | None, quiet: bool, as_json: bool, **options: Any) -> int:
+    """Search the models of matrix units, and the orders in which libraries use them, for what gives exactly DUMP's bits.
+
+    Exits with 1 where an output stays unexplained, with 2 where DUMP holds no matrix product. It judges nothing.
+
+    \b
+    accuracy-eval explain h200.h5 --op gemm
+    accuracy-eval explain mi300x.h5 --case gemm.m64.n64.k64.nt.bfloat16-float32.normal.s0 --unit MI300X
+    """
+    import json
+
+    from accuracy_eval.errors import UsageError
+    from accuracy_eval.explained import explain_dump
+    from accuracy_eval.records import to_json
+
+    keep = case_filter({n: options.pop(n) for n in FILTERS})
+    found: list[ExplainedOutput] = []
+    with progress("explain", quiet=quiet or as_json) as update:
+        for item in explain_dump(dump, cases=cases, keep=keep, unit=unit, progress=update):
+            found.append(item)
+            if not as_json:
+                click.echo(explained_text(item))
+    if not found:
+        raise UsageError(f"{dump}: none of the chosen cases is a matrix product of the random lane; only those have an order to explain")
+    if as_json:
+        click.echo(json.dumps([to_json(item) for item in found]))
+    else:
+        counts = Counter(item.explanation.status for item in found)
+        click.echo(f"{len(found)} products: {', '.join(f'{n} {status}' for status, n in counts.items())}")
+    return 1 if any(item.explanation.status == "unexplained" for item in found) else 0
+
+
+def explained_text(item: ExplainedOutput) -> str:
+    """Two lines: which product, and what was found."""
+    candidate = "" if item.candidate == "default" else f" @{item.candidate}"
+    return f"{item.case_id}{candidate} {item.tensor}{item.index}\n  {item.explanation}"
