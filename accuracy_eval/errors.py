@@ -12,6 +12,7 @@
     ├── UnsupportedCase       a backend or candidate cannot run the case; recorded, never fatal
     ├── NeverVisited          an expected candidate did not run
     ├── MissingDependency     an optional package is needed for this; the message says which extra
+    ├── EngineError           worker processes or a cluster could not be started or were lost
     ├── TransferError         a file could not be moved between hosts
     │   ├── HostKeyError      unknown or changed host key
     │   └── DigestMismatch    the far end holds other bytes than were sent
@@ -73,6 +74,10 @@ class NeverVisited(AccuracyEvalError):
 
 class MissingDependency(AccuracyEvalError):
     """An optional package is needed; the message names the extra that brings it."""
+
+
+class EngineError(AccuracyEvalError):
+    """Worker processes or a cluster could not be started, or were lost."""
 
 
 class TransferError(AccuracyEvalError):

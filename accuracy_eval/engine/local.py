@@ -1,0 +1,272 @@
+"""One process a seat on this host. A worker that dies or hangs costs the task it was running and is replaced.
+
+Tasks are dealt in the order given, to whoever is free: sorted longest first, the last ones to finish are short. Each worker is sent
+one task ahead, so that it has work while its last answer travels. Workers end with the process that started them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
+from typing import Any
+
+from accuracy_eval.engine.work import Broken, Event, Finished, Lost, Seat, Start
+from accuracy_eval.errors import EngineError
+
+AHEAD = 2  # tasks a worker holds: the one it runs and the next
+START_S = 180.0  # until a worker must have said hello: importing a framework from a cold disk takes a minute
+PATIENCE = 3  # times a task may be on a worker that dies while another task is the one at fault
+CLOSE_S = 60.0  # until workers that have nothing left to do must have ended
+
+
+class LocalPool:
+    """Workers at their seats. Use as a context manager; `hellos` are there on entry.
+
+    limit_s  seconds a worker may give no sign of life while it has a task; None: no limit
+    EngineError when a worker cannot start: nothing has run then.
+    """
+
+    def __init__(self, start: Start, seats: Sequence[Seat], *, limit_s: float | None = None) -> None:
+        self._start, self._limit = start, limit_s
+        self._places = [_Place(seat, start) for seat in seats]
+
+    def __enter__(self) -> LocalPool:
+        try:
+            for place in self._places:
+                place.launch()
+            for place in self._places:
+                place.greet(START_S)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    @property
+    def hellos(self) -> list[Any]:
+        """What each worker said it is, in the order of seats."""
+        return [p.hello for p in self._places]
+
+    def run(self, tasks: Sequence[Any]) -> Iterator[Event]:
+        """One event a task, as they come."""
+        waiting = deque(range(len(tasks)))
+        troubled: dict[int, int] = {}
+        open_tasks = len(tasks)
+        while open_tasks:
+            for place in self._places:
+                while place.ready and waiting and len(place.held) < AHEAD:
+                    number = waiting.popleft()
+                    place.send(number, tasks[number])
+            if not any(p.alive for p in self._places):
+                for number in waiting:
+                    yield Lost(number, "", "no worker is left: each died and could not be started again")
+                return
+            for event in self._listen(waiting, troubled):
+                open_tasks -= 1
+                yield event
+
+    def _listen(self, waiting: deque[int], troubled: dict[int, int]) -> Iterator[Event]:
+        """What comes within the next moment."""
+        places = {p.conn: p for p in self._places if p.conn is not None}
+        for conn in wait(list(places), timeout=self._moment()):
+            place = places[conn]  # type: ignore[index]
+            try:
+                yield from place.take()
+            except (EOFError, OSError):
+                yield from self._replace(place, place.cause(), waiting, troubled)
+        for place in self._places:
+            if place.overdue(self._limit):
+                place.kill()
+                reason = f"no sign of life for {self._limit:.0f} s" if place.greeted else f"did not start within {START_S:.0f} s"
+                yield from self._replace(place, reason, waiting, troubled)
+
+    def _moment(self) -> float:
+        return 1.0 if self._limit is None else max(0.05, min(1.0, self._limit / 4))
+
+    def _replace(self, place: _Place, reason: str, waiting: deque[int], troubled: dict[int, int]) -> Iterator[Event]:
+        """The task at fault is lost; those beside it wait for another worker, unless that happened to them too often."""
+        started, unstarted = place.drop()
+        for number in started[-1:]:
+            yield Lost(number, place.seat.name, f"the worker ended while it ran this: {reason}")
+        for number in reversed([*started[:-1], *unstarted]):
+            troubled[number] = troubled.get(number, 0) + 1
+            if troubled[number] >= PATIENCE:
+                yield Lost(number, place.seat.name, f"its worker ended {PATIENCE} times, the last time: {reason}")
+            else:
+                waiting.appendleft(number)
+        if place.greeted:
+            place.launch()
+        # one that never said hello would not the next time either: its seat stays empty
+
+    def _end(self) -> None:
+        for place in self._places:
+            place.dismiss()
+        until = time.monotonic() + CLOSE_S
+        for place in self._places:
+            place.bury(until)
+
+
+class _Place:
+    """A seat, the process that has it now, and the tasks it holds."""
+
+    def __init__(self, seat: Seat, start: Start) -> None:
+        self.seat, self._start = seat, start
+        self.conn: Connection | None = None
+        self.process: Any = None
+        self.hello: Any = None
+        self.ready = self.greeted = False
+        self.held: dict[int, bool] = {}  # task -> whether it was begun
+        self._heard = 0.0
+
+    @property
+    def alive(self) -> bool:
+        return self.conn is not None
+
+    def launch(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.conn, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, self._start, self.seat), name=self.seat.name)
+        with _variables(self.seat.environment):
+            self.process.start()
+        theirs.close()
+        self.ready = self.greeted = False
+        self._heard = time.monotonic()
+
+    def greet(self, within_s: float) -> None:
+        """Wait for hello. EngineError with the worker's own words when it cannot start."""
+        assert self.conn is not None
+        until = self._heard + within_s
+        while not self.ready:
+            if not self.conn.poll(max(0.0, until - time.monotonic())):
+                raise EngineError(f"{self.seat.name}: the worker did not start within {within_s:.0f} s")
+            try:
+                list(self.take())
+            except (EOFError, OSError):
+                raise EngineError(f"{self.seat.name}: the worker could not start: {self.cause()}") from None
+
+    def send(self, number: int, task: Any) -> None:
+        assert self.conn is not None
+        if not self.held:
+            self._heard = time.monotonic()
+        self.held[number] = False
+        with contextlib.suppress(OSError):  # it has just died: reading from it will say so
+            self.conn.send((number, task))
+
+    def take(self) -> Iterator[Event]:
+        """The next message. EOFError when the worker has ended."""
+        assert self.conn is not None
+        kind, *rest = self.conn.recv()
+        self._heard = time.monotonic()
+        if kind == "hello":
+            self.hello, self.ready, self.greeted = rest[0], True, True
+        elif kind == "begun":
+            self.held[rest[0]] = True
+        elif kind == "done":
+            if self.held.pop(rest[0], None) is not None:
+                yield Finished(rest[0], self.seat.name, rest[1])
+        else:  # "failed": it ends next, and these are its words
+            self._words = str(rest[0])
+
+    _words = ""
+
+    def cause(self) -> str:
+        """Why the process ended."""
+        self.process.join(5)
+        code = self.process.exitcode
+        if self._words:
+            return self._words
+        if code is not None and code < 0:
+            return f"{signal.Signals(-code).name} ({signal.strsignal(-code)})"
+        return f"exit code {code}"
+
+    def overdue(self, limit_s: float | None) -> bool:
+        if not self.alive:
+            return False
+        silent = time.monotonic() - self._heard
+        return silent > START_S if not self.ready else bool(self.held) and limit_s is not None and silent > limit_s
+
+    def drop(self) -> tuple[list[int], list[int]]:
+        """The tasks it held, (begun, not begun), in the order they were sent; the process is gone."""
+        begun, unbegun = [n for n, b in self.held.items() if b], [n for n, b in self.held.items() if not b]
+        self.held.clear()
+        self._words = ""
+        if self.conn is not None:
+            self.conn.close()
+        self.conn, self.ready = None, False
+        return begun, unbegun
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join(5)
+
+    def dismiss(self) -> None:
+        if self.conn is not None:
+            with contextlib.suppress(OSError):
+                self.conn.send(None)
+
+    def bury(self, until: float) -> None:
+        if self.process is None:
+            return
+        if self.held or not self.ready:  # its answer is not wanted any more
+            self.process.kill()
+        self.process.join(max(0.1, until - time.monotonic()))
+        if self.process.is_alive():
+            self.kill()
+        if self.conn is not None:
+            self.conn.close()
+            self.conn = None
+
+
+@contextlib.contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """os.environ with `values`, for the processes started inside."""
+    before = {k: os.environ.get(k) for k in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
+
+
+def _serve(conn: Connection, start: Start, seat: Seat) -> None:
+    """A worker process: hello, then tasks until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it decides
+    lock = threading.Lock()
+
+    def say(*message: Any) -> None:
+        with lock, contextlib.suppress(BrokenPipeError):
+            conn.send(message)
+
+    try:
+        worker = start(seat)
+        say("hello", worker.hello())
+    except Exception as error:  # noqa: BLE001  whatever it is, the other side must hear it
+        say("failed", f"{type(error).__name__}: {error}")
+        raise SystemExit(1) from None
+    try:
+        while (message := conn.recv()) is not None:
+            number, task = message
+            say("begun", number)
+            worker.run(task, partial(say, "done", number))
+    except EOFError:
+        os._exit(1)  # whoever wanted the answers is gone
+    except Broken as error:
+        say("failed", str(error))
+        worker.close()
+        raise SystemExit(1) from None
+    worker.close()
