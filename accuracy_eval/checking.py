@@ -20,7 +20,6 @@ import numpy as np
 
 from accuracy_eval.attribution import CLOSE, reported
 from accuracy_eval.contracts import default_contract
-from accuracy_eval.cpu_ref.gemm import panels as gemm_panels_of
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.diagnose import Context, diagnose, gate_cannot_fail, named, rows_of, structural
 from accuracy_eval.errors import UsageError, VerdictError, unknown
@@ -31,6 +30,7 @@ from accuracy_eval.messages import side_message
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import measure
 from accuracy_eval.metrics.registry import allclose_name
+from accuracy_eval.ops.gemm import product_reference
 from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.ops.spec import Output, Panel, Reference, rows_and_columns
 from accuracy_eval.quantize import get_recipe, reference_scale
@@ -326,13 +326,7 @@ class _Call:
         left, right = (decode(i[n].codes, i[n].format) if n in i else None for n in ("a_scale", "b_scale"))
         numbers = {n: float(self.options.get(n, d)) for n, d in (("alpha", 1.0), ("beta", 0.0))}
         problem = Gemm(i["a"], i["b"], self.layout, numbers["alpha"], numbers["beta"], i.get("c"), i.get("bias"), left, right)
-        contract = self.contract()
-
-        def found() -> Any:
-            for p in gemm_panels_of(problem, contract=contract, out_format=a.format):
-                yield Panel(p.first_row, p.values, p.budget)
-
-        return Reference("values", a.format, (problem.m, problem.n), contract, found, problem)
+        return product_reference(problem, self.contract(), a.format)
 
     def _cast(self, a: Coded) -> Reference:
         if "format" not in self.options or set(self.inputs) != {"x"}:

@@ -65,6 +65,14 @@ class Contract:
     scalar_bits: int = 24
     exact: bool = False
 
+    @property
+    def largest(self) -> float | None:
+        """Largest finite value of the narrowest running sum; None where sums are exact."""
+        if self.exact:
+            return None
+        kept = get_format("float64" if all(a.bits > 23 for a in self.accumulators) else "float32").max
+        return min(kept, get_format(self.partial).max) if self.partial else kept
+
 
 RZ32 = Accumulator("RZ", 23, 23, 4)  # the coarsest matrix unit with a 24-bit sum: 4 products a step, no bit below the largest (Volta)
 RNE32 = Accumulator("RNE", 23, None, 1)  # one correctly rounded float32 addition per product

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from accuracy_eval.attribution import attribute, reported
 from accuracy_eval.budget import ResolutionMeter
 from accuracy_eval.contracts import looser_contracts
+from accuracy_eval.cpu_ref.overflow import taken_as_right
 from accuracy_eval.diagnose import Context, context_of, diagnose, named, rows_of, structural
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import Gate, Profile
@@ -64,7 +65,8 @@ class SideTensor:
 @dataclass(frozen=True)
 class _Found:
     """What measuring left of one side: a measurement per variant against the truth and against the rounded truth, its total error, the
-    expected rows (codes or values) and their budgets where they were few enough to keep, and what the reference could have shown."""
+    expected rows (codes or values) and their budgets where they were few enough to keep, what the reference could have shown, and how
+    many elements are rightly Inf or NaN because a running sum may overflow there."""
 
     truth: tuple[Measured, ...]
     rounded: tuple[Measured, ...]
@@ -73,6 +75,7 @@ class _Found:
     resolution: Mapping[str, Any]
     coded: bool
     budget: NDArray[np.float64] | None
+    overflown: int
 
 
 def side_of(label: str, tensor: Coded, sha256: str = "", contract: str = "") -> SideTensor:
@@ -185,14 +188,17 @@ def _measure(
     unquantised = reference.unquantised() if reference and reference.unquantised else None
     unequal = [(a, b) for a, b in itertools.combinations(sides, 2) if keys[a.label] != keys[b.label]]
     pairs = {(a.label, b.label): meter(False) for a, b in unequal}
+    overflown = dict.fromkeys(truth, 0)
     for panel in reference.panels() if reference else _panels(shape):
         first, end = panel.first_row, panel.first_row + len(panel.values)
         codes = {k: [rows(first, end) for rows in s.variants] for k, s in distinct.items()}
         expected = encode(panel.values, fmt) if rounded else panel.values
         for k in truth:
-            for m, c in zip(truth[k], codes[k], strict=True):
+            settled = [_settled(c, panel, reference, fmt) for c in codes[k]]
+            overflown[k] += max(count for _, count in settled)
+            for m, (c, _) in zip(truth[k], settled, strict=True):
                 m.update(first, c, panel.values, panel.budget)
-            for m, c in zip(against_rounded.get(k, ()), codes[k], strict=False):
+            for m, (c, _) in zip(against_rounded.get(k, ()), settled, strict=False):
                 m.update(first, c, expected)
         if unquantised is not None:
             source = next(unquantised)
@@ -221,8 +227,22 @@ def _measure(
     for s in sides:
         k = keys[s.label]
         totals = tuple(t.result() if unquantised is not None else {} for t in total[k])
-        by_side[s.label] = _Found(tuple(results[k]), tuple(roundeds.get(k, results[k])), totals, expected_rows, seen, coded, budget)
+        by_side[s.label] = _Found(
+            tuple(results[k]), tuple(roundeds.get(k, results[k])), totals, expected_rows, seen, coded, budget, overflown[k]
+        )
     by_pair.update({pair: m.result() for pair, m in pairs.items()})
+
+
+def _settled(codes: Codes, panel: Panel, reference: Reference | None, fmt: str) -> tuple[Codes, int]:
+    """The codes with the expected ones where an Inf or NaN is right because a running sum may overflow there; how many those are."""
+    if reference is None or reference.overflows is None:
+        return codes, 0
+    right = taken_as_right(codes, panel.values, reference.overflows, fmt, panel.first_row)
+    if right is None:
+        return codes, 0
+    settled = codes.copy()
+    settled[right] = encode(panel.values[right], fmt)
+    return settled, int(right.sum())
 
 
 def _panels(shape: tuple[int, ...]) -> Iterator[Panel]:
@@ -271,6 +291,11 @@ def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequ
         verdict = Verdict.FAIL
     elif len(s.variants) > 1 and verdict is Verdict.PASS:
         verdict = Verdict.WARN
+    if found.overflown and verdict is not Verdict.FAIL:
+        if found.overflown == total:
+            verdict = Verdict.WARN  # right, but nothing was measured
+        overflow = f"{found.overflown} of {total} elements Inf or NaN: a running sum of {s.contract} may overflow there in some order"
+        note = f"{overflow}; {note}" if note else overflow
     if not note and len(s.variants) == 1 and s.repeats > 1:
         bound = f" (95 %: at most {number(3 / s.repeats, 2)} of all runs do)" if s.repeats > 3 else ""
         note = f"0 of {s.repeats} repeats differ{bound}"

@@ -24,6 +24,7 @@ from accuracy_eval.diagnose import named
 from accuracy_eval.formats import Values, get_format
 from accuracy_eval.gates import Profile
 from accuracy_eval.judge import Rows, SideTensor, judge_tensor, measure_pair, misfit
+from accuracy_eval.ops.gemm import product_reference
 from accuracy_eval.ops.spec import Inputs, Output, Reference, row_blocks
 from accuracy_eval.ops.spec import Panel as Truth
 from accuracy_eval.records import Case, Coded, Diagnosis, GateResult, Side, Sketch, TensorResult, Verdict, WorstElement
@@ -127,7 +128,7 @@ class _Part:
             held = panel if contract == self.contract else whole(self.problem, contract, self.output.format)
             yield Truth(0, held.values, held.budget)
 
-        return Reference("values", self.output.format, self.output.shape, contract, panels, self.problem)
+        return replace(product_reference(self.problem, contract, self.output.format), panels=panels)
 
     def inputs(self, given: Inputs) -> Inputs:
         """Operands of the part; none where they are not those of a plain product."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from accuracy_eval.contracts import default_contract
 from accuracy_eval.cpu_ref.gemm import gradient, panels
 from accuracy_eval.cpu_ref.operands import Gemm
+from accuracy_eval.cpu_ref.overflow import product_overflows
 from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.formats import get_family
 from accuracy_eval.inputs.exact import integer_codes
@@ -113,11 +115,15 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
             o.name: Reference("codes", o.format, o.shape, contract, partial(_companion_panels, case, o), resolution=_seen(case, o))
             for o in outputs
         }
-    problems = {o.name: _problem(case, inputs, o.name) for o in outputs}
-    return {
-        o.name: Reference("values", o.format, o.shape, contract, partial(_panels, problems[o.name], contract, o.format), problems[o.name])
-        for o in outputs
-    }
+    return {o.name: replace(product_reference(_problem(case, inputs, o.name), contract, o.format), shape=o.shape) for o in outputs}
+
+
+def product_reference(problem: Gemm, contract: str, out_format: str) -> Reference:
+    """The truth about a product, with budgets under the contract."""
+    return Reference(
+        "values", out_format, (problem.m, problem.n), contract, partial(_panels, problem, contract, out_format), problem,
+        overflows=product_overflows(problem, contract),
+    )  # fmt: skip
 
 
 def _products(case: Case, inputs: Inputs, output: str) -> tuple[Product, ...]:

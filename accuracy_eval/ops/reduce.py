@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from accuracy_eval.contracts import default_contract, parse_contract
+from accuracy_eval.cpu_ref.overflow import sum_overflows
 from accuracy_eval.cpu_ref.reduce import REDUCTIONS, Reduction, reduce, reduce_limit, sum_budget
 from accuracy_eval.formats import Values, decode, get_format, ulp
 from accuracy_eval.ops.spec import (
@@ -64,7 +65,8 @@ def _reference(r: Reduction, case: Case, inputs: Inputs, encoding: Encoding, con
         shape = rows_and_columns(output.shape)
         yield Panel(0, truth.reshape(shape), budget.reshape(shape))
 
-    return {"result": Reference("values", output.format, output.shape, contract, panels)}
+    overflows = sum_overflows(lambda rows: decode(x.codes[rows], x.format), contract) if r.budgeted else None
+    return {"result": Reference("values", output.format, output.shape, contract, panels, overflows=overflows)}
 
 
 def _parts(r: Reduction, codes: Any, fmt: str, out: str, contract: str) -> Iterator[tuple[int, Values, Values]]:

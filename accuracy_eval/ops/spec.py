@@ -15,6 +15,7 @@ from accuracy_eval.records import Case, Coded, OptionValue
 
 if TYPE_CHECKING:
     from accuracy_eval.cpu_ref.operands import Gemm
+    from accuracy_eval.cpu_ref.overflow import Overflows
     from accuracy_eval.cpu_ref.sampling import Sample
 
 Encoding = Literal["ocp", "fnuz"]
@@ -74,6 +75,7 @@ class Reference:
 
     problem     the GEMM behind it (cpu_ref.operands.Gemm), for what a lost product would change; None for other ops
     resolution  what certainly fails, where no budget says it: exact and coded companions, casts, codes
+    overflows   where a running sum of the contract may overflow although the whole sum does not; None: nowhere
     sample      a part of the truth to judge by where the whole costs too much; None: the panels are the truth
     unquantised the result of the operands before they were quantised, float64, in panels of the same rows: what total error is
                 measured against; None where nothing was quantised, or the operands are not known
@@ -86,6 +88,7 @@ class Reference:
     panels: Callable[[], Iterator[Panel]]
     problem: Any = None
     resolution: Mapping[str, Any] = field(default_factory=dict)
+    overflows: Overflows | None = None
     sample: Callable[[], Sample] | None = None
     unquantised: Callable[[], Iterator[Panel]] | None = None
 
