@@ -149,11 +149,13 @@ def dump(
                         outcome = backend.run(prepared, candidate, repeats=repeats)
                     except Exception as error:  # noqa: BLE001  as above
                         failure = error
-                sources = prepared.sources if prepared else ()  # not the tensors: those would hold device memory until written
-                size = _size(sources, outcome)
+                sources, inputs = (
+                    (prepared.sources, prepared.inputs) if prepared else ((), ())
+                )  # not the tensors: those would hold device memory until written
+                size = _size((*sources, *inputs), outcome)
                 budget.take(size)
                 pending.append(
-                    writers.submit(_write, parts, case, candidate, sources, outcome, failure, store_inputs, info, run, budget, size)
+                    writers.submit(_write, parts, case, candidate, sources, inputs, outcome, failure, store_inputs, info, run, budget, size)
                 )
                 count += 1
                 if progress:
@@ -202,7 +204,7 @@ def _same_run(path: Path, info: dict[str, Any], provenance: dict[str, Any]) -> N
 
 
 def _chosen(backend: Backend, case: Case, names: Sequence[str]) -> list[Candidate]:
-    return [c for c in backend.candidates(case.op) if not names or c.name in names]
+    return [c for c in backend.candidates(case.op) if c.applies(case) and (not names or c.name in names)]
 
 
 def _check_names(work: Sequence[tuple[Case, Candidate]], names: Sequence[str]) -> None:
@@ -233,6 +235,7 @@ def _write(
     case: Case,
     candidate: Candidate,
     sources: Sequence[Source],
+    inputs: Sequence[Source],
     outcome: Outcome | None,
     failure: Exception | None,
     store_inputs: bool,
@@ -246,9 +249,10 @@ def _write(
         arrays: dict[str, NDArray[Any]] = {}
         tensors: list[TensorRecord] = []
         for s in sources:
-            if store_inputs:
-                arrays[s.name] = s.codes()
             tensors.append(TensorRecord(s.name, "source", s.format, s.shape, s.sha256.result()))
+        tensors += [TensorRecord(i.name, "input", i.format, i.shape, i.sha256.result()) for i in inputs]
+        if store_inputs:  # under a recipe what was multiplied: an unquantised operand follows from the case, its codes need a quantiser
+            arrays.update({s.name: s.codes() for s in inputs or sources})
         distinct, unwritten = {}, {}
         for r in outcome.results if outcome else ():
             distinct[r.name] = len(r.codes)

@@ -20,7 +20,8 @@ Codes = NDArray[Any]
 
 @dataclass(frozen=True)
 class Source:
-    """An operand as generated: canonical orientation, digest (ready when the future is), codes on the host on demand."""
+    """An operand as generated, in canonical orientation, or what our quantiser made of it: digest (ready when the future is), codes on
+    the host on demand."""
 
     name: str
     format: str
@@ -31,11 +32,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case with its operands where the backend wants them."""
+    """A case with its operands where the backend wants them.
+
+    sources  operands as generated
+    inputs   under a recipe: codes and scales that the op multiplies
+    """
 
     case: Case
     sources: tuple[Source, ...]
     tensors: Mapping[str, Any]
+    inputs: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True)

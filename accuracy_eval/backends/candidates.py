@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import UsageError
+from accuracy_eval.ops import quantised
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case
 
@@ -30,7 +31,9 @@ class Candidate:
 
     run       (torch, case, tensors, out) -> outputs by name
     supports  (case, platform) -> why it cannot take the case, or None. A candidate that says no is recorded as filtered
+    applies   (case) -> whether there is such an implementation at all; where not, nothing is recorded
     contract  what its calls promise where that differs from the op's default; "" is the default
+    built_in  comes with this package: its results are tensors of their own
     """
 
     op: str
@@ -38,19 +41,26 @@ class Candidate:
     run: Run
     supports: Callable[[Case, Mapping[str, Any]], str | None] = lambda case, platform: None
     contract: str = ""
+    applies: Callable[[Case], bool] = lambda case: True
+    built_in: bool = False
 
 
+# What torch offers besides its default, by op
+BUILT_IN: tuple[Candidate, ...] = (
+    Candidate("gemm", quantised.FAST, quantised.fast_products, contract="fp8fast", applies=quantised.has_fast_accum, built_in=True),
+    Candidate("gemm", quantised.V1, quantised.v1_products, applies=quantised.has_v1, built_in=True),
+)
 _USER: dict[tuple[str, str], Candidate] = {}
 
 
 def default_candidate(op: str) -> Candidate:
     """What the framework picks when nobody asks for anything else."""
-    return Candidate(op, "default", get_op(op).torch)
+    return Candidate(op, "default", get_op(op).torch, built_in=True)
 
 
 def registered(op: str) -> tuple[Candidate, ...]:
-    """Every candidate of the op: `default`, then the user's in order of registration."""
-    return (default_candidate(op), *(c for (name, _), c in _USER.items() if name == op))
+    """Every candidate of the op: `default`, what else torch offers, then the user's in order of registration."""
+    return (default_candidate(op), *(c for c in BUILT_IN if c.op == op), *(c for (name, _), c in _USER.items() if name == op))
 
 
 def candidate(
@@ -67,7 +77,7 @@ def candidate(
     get_op(op)
     if name == "default" or not name or any(c in name for c in "/@. \n\t\0"):
         raise UsageError(f"candidate name {name!r}: 'default' is the framework's; allowed: a name without '/', '@', '.', spaces")
-    if (op, name) in _USER:
+    if (op, name) in _USER or any((c.op, c.name) == (op, name) for c in BUILT_IN):
         raise UsageError(f"candidate {name!r} of {op} is registered twice; give the second another name")
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:

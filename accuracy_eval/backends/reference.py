@@ -15,10 +15,10 @@ from accuracy_eval.backends.candidates import Candidate
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.errors import UnsupportedCase, UsageError
 from accuracy_eval.formats import encode, get_format
-from accuracy_eval.ops.operands import operand_codes, stored_inputs
+from accuracy_eval.ops.operands import operand_codes, quantised_inputs, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Reference, rows_and_columns
-from accuracy_eval.records import Case
+from accuracy_eval.records import Case, Coded
 
 if TYPE_CHECKING:
     from accuracy_eval.datapath.card import Call
@@ -31,6 +31,10 @@ def ready(value: Any) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(value)
     return future
+
+
+def _digested(name: str, coded: Coded) -> Source:
+    return Source(name, coded.format, coded.shape, ready(sha256_codes(coded.codes)), ready(coded.codes).result)
 
 
 def rounded_codes(reference: Reference) -> Codes:
@@ -74,7 +78,9 @@ class ReferenceBackend:
             Source(o.name, o.format, o.shape, ready(sha256_codes(codes[o.name])), ready(codes[o.name]).result)
             for o in spec.operands(case, self.encoding)
         )
-        return Prepared(case, sources, stored_inputs(spec, case, self.encoding, codes))
+        inputs = stored_inputs(spec, case, self.encoding, codes)
+        made = quantised_inputs(spec, case, inputs)
+        return Prepared(case, sources, inputs, tuple(_digested(name, coded) for name, coded in made.items()))
 
     def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int) -> Outcome:
         case = prepared.case

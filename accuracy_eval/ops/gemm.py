@@ -15,7 +15,9 @@ from accuracy_eval.cpu_ref.overflow import product_overflows
 from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.formats import get_family
 from accuracy_eval.inputs.exact import integer_codes
+from accuracy_eval.ops import quantised
 from accuracy_eval.ops.operands import coded_companion, exact_companion
+from accuracy_eval.ops.scaled import first_sentence
 from accuracy_eval.ops.spec import (
     Encoding,
     Inputs,
@@ -34,7 +36,9 @@ from accuracy_eval.records import Case, OptionValue
 
 LAYOUTS = ("nt", "nn", "tn", "tt")
 FORMATS = ("float64", "float32", "tfloat32", "float16", "bfloat16")
-OPTIONS: dict[str, OptionValue] = {"alpha": 1.0, "beta": 0.0, "bias": False, "c": "values"}
+OPTIONS: dict[str, OptionValue] = {
+    "alpha": 1.0, "beta": 0.0, "bias": False, "c": "values", "source": "bfloat16", "result_scale": 1.0,
+}  # fmt: skip
 
 
 def _has_c(case: Case) -> bool:
@@ -43,12 +47,12 @@ def _has_c(case: Case) -> bool:
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
     m, n, k = (case.dims[d] for d in "mnk")
-    fa, fb = operand_formats(case, 2, encoding)
+    fa, fb = [quantised.source_format(case)] * 2 if case.recipe else operand_formats(case, 2, encoding)
     a = Operand("a", (m, k), fa, ("m", "k"), transposed=case.layout[0] == "t")
     b = Operand("b", (n, k), fb, ("n", "k"), transposed=case.layout[1] == "n")
     fd = output_format(case, fa, encoding)
     if case.direction == "bwd":
-        return a, b, Operand("grad_d", (m, n), fd, ("m", "n"))
+        return a, b, Operand("grad_d", (m, n), fa if case.recipe else fd, ("m", "n"))
     more = []
     if _has_c(case):
         more.append(Operand("c", (m, n), fd, ("m", "n")))
@@ -62,7 +66,8 @@ def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
     a, b = operands["a"], operands["b"]
     if case.direction == "fwd":
         return (Output("d", (case.dims["m"], case.dims["n"]), output_format(case, a.format, encoding)),)
-    grads = [Output("da", a.stored, a.format), Output("db", b.stored, b.format)]
+    fa, fb = [output_format(case, a.format, encoding)] * 2 if case.recipe else (a.format, b.format)
+    grads = [Output("da", a.stored, fa), Output("db", b.stored, fb)]
     if GEMM.option(case, "bias"):
         grads.append(Output("dbias", (case.dims["n"],), operands["grad_d"].format))
     return tuple(grads)
@@ -86,18 +91,15 @@ def _product(torch: Any, case: Case, t: Mapping[str, Any], out: Any = None) -> A
     return torch.addmm(base, a, b, beta=1.0 if "bias" in t else beta, alpha=alpha, **keep)
 
 
-def _first_sentence(error: Exception) -> str:
-    """The first sentence of a library's message: what follows is often a page of dispatcher tables."""
-    return str(error).splitlines()[0].split(". ")[0][:300]
-
-
 def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+    if case.recipe:
+        return quantised.torch_products(torch, case, t, out)
     if case.direction == "fwd":
         try:
             return {"d": _product(torch, case, t, out.get("d"))}
         except (TypeError, NotImplementedError) as error:
             if case.out_format:
-                raise UnsupportedCase(f"torch.mm with out_dtype={case.out_format}: {_first_sentence(error)}") from error
+                raise UnsupportedCase(f"torch.mm with out_dtype={case.out_format}: {first_sentence(error)}") from error
             raise
     leaves = {name: t[name].detach().requires_grad_() for name in ("a", "b")}
     if GEMM.option(case, "bias"):
@@ -115,7 +117,11 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
             o.name: Reference("codes", o.format, o.shape, contract, partial(_companion_panels, case, o), resolution=_seen(case, o))
             for o in outputs
         }
-    return {o.name: replace(product_reference(_problem(case, inputs, o.name), contract, o.format), shape=o.shape) for o in outputs}
+    references = {o.name: replace(product_reference(_problem(case, inputs, o.name), contract, o.format), shape=o.shape) for o in outputs}
+    if not case.recipe:
+        return references
+    before = {o.name: partial(_panels, quantised.unquantised(case, inputs, o.name), "", o.format) for o in outputs}
+    return {name: replace(r, unquantised=before[name]) for name, r in references.items()}
 
 
 def product_reference(problem: Gemm, contract: str, out_format: str) -> Reference:
@@ -133,6 +139,8 @@ def _products(case: Case, inputs: Inputs, output: str) -> tuple[Product, ...]:
 
 def _problem(case: Case, inputs: Inputs, output: str) -> Gemm:
     """The product whose result is the output: the forward one, or a gradient's."""
+    if case.recipe:
+        return quantised.problem(case, inputs, output)
     alpha, beta = float(GEMM.option(case, "alpha")), float(GEMM.option(case, "beta"))
     forward = Gemm(inputs["a"], inputs["b"], case.layout, alpha, beta, inputs.get("c"), inputs.get("bias"))
     return forward if case.direction == "fwd" else gradient(output, forward, inputs["grad_d"])
@@ -173,10 +181,17 @@ def _companion_panels(case: Case, output: Output) -> Iterator[Panel]:
 
 
 def _contract(case: Case) -> str:
-    return default_contract("gemm", tuple(case.format.split("+")), case.recipe)
+    return quantised.contract(case) if case.recipe else default_contract("gemm", tuple(case.format.split("+")))
 
 
 def _refuse(case: Case) -> str | None:
+    if case.recipe:
+        return quantised.refuse(case)
+    narrow = [f for f in case.format.split("+") if get_family(f) not in FORMATS]
+    if narrow:
+        return f"{narrow[0]} operands need a recipe that says how they are scaled, such as tensorwise or unit"
+    if any(name in dict(case.options) for name in ("source", "result_scale")):
+        return "options source and result_scale belong to quantised products; state a recipe"
     if GEMM.option(case, "bias") and _has_c(case):
         return "bias and C together are two roundings in every library; take one of them"
     if GEMM.option(case, "c") not in ("values", "nan"):
@@ -201,7 +216,7 @@ GEMM = OpSpec(
     family="gemm",
     equation="D = alpha · op(A) · op(B) + beta · C + bias",
     dims=(("m", "n", "k"),),
-    formats=FORMATS,
+    formats=(*FORMATS, *quantised.FORMATS),
     operands=_operands,
     outputs=_outputs,
     torch=_torch,
@@ -209,7 +224,9 @@ GEMM = OpSpec(
     contract=_contract,
     products=_products,
     layouts=LAYOUTS,
-    out_formats=("float32",),
+    out_formats=("float32", "fp8_e4m3", "fp8_e5m2"),
+    recipes=("", *quantised.GEMM_RECIPES),
+    received=quantised.received,
     options=OPTIONS,
     lanes=("random", "exact", "coded"),
     directions=("fwd", "bwd"),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.formats import decode, encode, get_format
-from accuracy_eval.ops.spec import Encoding, Operand, OpSpec
+from accuracy_eval.ops.spec import Encoding, Inputs, Operand, OpSpec
 from accuracy_eval.records import Case, Coded
 
 if TYPE_CHECKING:
@@ -84,8 +84,20 @@ def as_stored(operand: Operand, codes: Codes) -> Codes:
 
 
 def stored_inputs(spec: OpSpec, case: Case, encoding: Encoding, codes: dict[str, Codes]) -> dict[str, Coded]:
-    """The inputs a reference takes: stored orientation, with formats."""
-    return {o.name: Coded(as_stored(o, codes[o.name]), o.format) for o in spec.operands(case, encoding)}
+    """The inputs a reference takes, with formats: operands in stored orientation; under a recipe what the op receives, and besides
+    the unquantised operands as `NAME_source`, in canonical orientation."""
+    operands = spec.operands(case, encoding)
+    if not case.recipe or spec.received is None:
+        return {o.name: Coded(as_stored(o, codes[o.name]), o.format) for o in operands}
+    sources = {o.name: Coded(codes[o.name], o.format) for o in operands}
+    return {**spec.received(case, sources, encoding), **{f"{name}_source": coded for name, coded in sources.items()}}
+
+
+def quantised_inputs(spec: OpSpec, case: Case, inputs: Inputs) -> dict[str, Coded]:
+    """Of the inputs of a case, the codes and scales our quantiser made; empty without a recipe."""
+    if not case.recipe or spec.received is None:
+        return {}
+    return {name: coded for name, coded in inputs.items() if not name.endswith("_source")}
 
 
 @lru_cache(maxsize=1)
@@ -95,9 +107,12 @@ def exact_companion(case: Case) -> ExactOperands:
 
     m, n, k = (case.dims[d] for d in "mnk")
     options = dict(case.options)
+    out = get_format(case.out_format) if case.out_format else None
+    limit = 256 if out is None or out.bits > 8 else 2 << out.fraction_bits  # the integers an output of 8 bits holds
     return exact_gemm(
-        m, n, k, direction="bwd" if case.direction == "bwd" else "fwd", seed=case.seed, alpha=float(options.get("alpha", 1.0)),
-        beta=float(options.get("beta", 0.0)), has_bias=bool(options.get("bias", False)),
+        m, n, k, direction="bwd" if case.direction == "bwd" else "fwd", seed=case.seed, limit=limit,
+        alpha=float(options.get("alpha", 1.0)) * float(options.get("result_scale", 1.0)), beta=float(options.get("beta", 0.0)),
+        has_bias=bool(options.get("bias", False)),
     )  # fmt: skip
 
 

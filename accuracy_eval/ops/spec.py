@@ -123,6 +123,8 @@ class OpSpec:
     products    (case, inputs as stored, output name) -> the matrix products that make that output; empty where none does, or where they are
                 not all there is to it. None: the op multiplies no matrices
     contract    what a call of this case promises, when the case and candidate state nothing else
+    received    (case, operands by name in canonical orientation, encoding) -> what a case with a recipe multiplies, by name and as
+                stored: element codes and scales. None: ops that receive their operands as they are
     refuse      (case) -> why this combination does not exist, or None
     """
 
@@ -143,6 +145,7 @@ class OpSpec:
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     lanes: tuple[str, ...] = ("random",)
     directions: tuple[str, ...] = ("fwd",)
+    received: Callable[[Case, Inputs, Encoding], dict[str, Coded]] | None = None
     refuse: Callable[[Case], str | None] = lambda case: None
 
     def option(self, case: Case, name: str) -> OptionValue:

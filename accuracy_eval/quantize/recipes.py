@@ -34,6 +34,8 @@ class Recipe:
     hadamard          the data are rotated by the 16-point Hadamard transform × 0.25 along the contraction axis first
     scale_padding     scale rows × scale columns are padded to multiples of these in storage, with bytes 0
     weights           recipe of the second operand of a GEMM that names this one; "" is the same
+    transposed        recipe of A and of the upstream gradient where a backward product contracts their rows; "" is the same
+    requantised       transposed operands of backward products are quantised from the dequantised forward ones: two roundings
     """
 
     name: str
@@ -48,6 +50,8 @@ class Recipe:
     hadamard: bool = False
     scale_padding: tuple[int, int] = (1, 1)
     weights: str = ""
+    transposed: str = ""
+    requantised: bool = False
 
     @property
     def granularity(self) -> str:
@@ -82,22 +86,29 @@ RECIPES: dict[str, Recipe] = {
         Recipe("tensorwise_pow2", (0, 0), "pow2", E4M3, floor=TINY_AMAX, elements=FLOATS),
         Recipe("hybrid", (0, 0), "max_over_amax", E4M3, gradient_element=E5M2, floor=TINY_AMAX),
         Recipe("unit", (0, 0), "unit", E4M3),
-        Recipe("rowwise", (1, 0), "max_over_amax", E4M3, floor=TINY_AMAX),
-        Recipe("rowwise_direct", (1, 0), "amax_over_max", E4M3, floor=TINY_AMAX),
-        Recipe("rowwise_pow2", (1, 0), "pow2", E4M3, floor=TINY_AMAX, elements=FLOATS),
+        Recipe("rowwise", (1, 0), "max_over_amax", E4M3, floor=TINY_AMAX, requantised=True),
+        Recipe("rowwise_direct", (1, 0), "amax_over_max", E4M3, floor=TINY_AMAX, requantised=True),
+        Recipe("rowwise_pow2", (1, 0), "pow2", E4M3, floor=TINY_AMAX, elements=FLOATS, requantised=True),
         # some inference stacks use 224 of FNUZ's 240; a scale ratio of 240/224 between two stacks is this convention
-        Recipe("rowwise_max224", (1, 0), "amax_over_max", E4M3, floor=TINY_AMAX, limits={"float8_e4m3fnuz": 224.0}),
-        Recipe("int8_rowwise", (1, 0), "amax_over_max", INT8, floor=TINY_AMAX, elements=(INT8,)),
+        Recipe("rowwise_max224", (1, 0), "amax_over_max", E4M3, floor=TINY_AMAX, limits={"float8_e4m3fnuz": 224.0}, requantised=True),
+        Recipe("int8_rowwise", (1, 0), "amax_over_max", INT8, floor=TINY_AMAX, elements=(INT8,), requantised=True),
         Recipe("block1x128", (1, 128), "max_over_amax", E4M3, floor=BLOCK_AMAX, weights="block128x128"),
+        Recipe("block1x128_both", (1, 128), "max_over_amax", E4M3, floor=BLOCK_AMAX),
         Recipe("block128x128", (128, 128), "max_over_amax", E4M3, floor=BLOCK_AMAX),
         Recipe("block1x128_ue8m0", (1, 128), "pow2", E4M3, floor=BLOCK_AMAX, elements=FLOATS, weights="block128x128_ue8m0"),
         Recipe("block128x128_ue8m0", (128, 128), "pow2", E4M3, floor=BLOCK_AMAX, elements=FLOATS),
         *_mx_rows(),
         Recipe("mxfp4_even_hadamard", (1, 32), "even", E2M1, elements=FLOATS, hadamard=True, scale_padding=(1, 4)),
+        # training: 32x32 weights; in FP4 what is contracted along its rows is rotated first
+        Recipe("mxfp8_training", (1, 32), "even", E4M3, elements=FLOATS, scale_padding=(1, 4), weights="mxfp8_2d_even"),
+        Recipe(
+            "mxfp4_training", (1, 32), "even", E2M1, elements=FLOATS, scale_padding=(1, 4), weights="mxfp4_2d_even",
+            transposed="mxfp4_even_hadamard",
+        ),
         # 128 x 4 is the tile of the swizzled scale storage
         Recipe("nvfp4", (1, 16), "nvfp4", E2M1, elements=(E2M1,), scale_padding=(128, 4)),
     )
-}
+}  # fmt: skip
 
 
 def get_recipe(name: str | Recipe) -> Recipe:

@@ -1,0 +1,186 @@
+"""gemm with a recipe: operands are quantised by our quantiser, the device multiplies codes and scales, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from accuracy_eval.contracts import default_contract
+from accuracy_eval.cpu_ref.operands import Gemm
+from accuracy_eval.formats import get_family
+from accuracy_eval.ops.factors import (
+    FACTORS,
+    PRODUCTS,
+    Factor,
+    as_inputs,
+    factor_format,
+    factor_recipe,
+    factors_of,
+    product_names,
+    quantise_factor,
+    scale_values,
+    stored_block,
+    unscaled_factor,
+)
+from accuracy_eval.ops.scaled import Scaled, blocked_v1, product
+from accuracy_eval.ops.spec import Encoding, Inputs
+from accuracy_eval.quantize import RECIPES, get_recipe
+from accuracy_eval.quantize.quantiser import SOURCES
+from accuracy_eval.records import Case, Coded
+
+FORMATS = ("fp8_e4m3", "fp8_e5m2", "fp6_e2m3", "fp6_e3m2", "fp4_e2m1", "int8")
+OUT_FORMATS = ("bfloat16", "float16", "float32", "fp8_e4m3", "fp8_e5m2")
+GEMM_RECIPES = tuple(name for name, r in RECIPES.items() if not r.hadamard)
+FAST = "fast_accum"  # the candidate that lets the unit keep its short accumulator
+V1 = "scaled_mm_v1"  # the candidate that multiplies blocks of 128 by the older call
+
+
+def source_format(case: Case) -> str:
+    """Format of the unquantised operands."""
+    return str(case.option("source", "bfloat16"))
+
+
+def stored_transposed(case: Case, factor: Factor) -> bool:
+    """Whether the op receives the factor with its contracted axis first: forward operands, by the layout."""
+    return case.direction == "fwd" and {"a": case.layout[0] == "t", "b": case.layout[1] == "n"}.get(factor.name, False)
+
+
+def received(case: Case, sources: Mapping[str, Coded], encoding: Encoding) -> dict[str, Coded]:
+    """Codes and scales of every factor of the case, as the op receives them. sources: canonical orientation."""
+    quantise = quantise_factor if case.lane == "random" else unscaled_factor
+    found: dict[str, Coded] = {}
+    for factor in factors_of(case.direction):
+        q = quantise(case, factor, sources, encoding)
+        found.update(as_inputs(factor.name, q, transposed=stored_transposed(case, factor)))
+    return found
+
+
+def swapped(case: Case, output: str) -> bool:
+    """Whether a gradient is stored transposed, in the layout of its operand: its factors then change sides."""
+    return (output == "da" and case.layout[0] == "t") or (output == "db" and case.layout[1] == "n")
+
+
+def problem(case: Case, inputs: Inputs, output: str) -> Gemm:
+    """The product of stored codes and scales whose result is the output."""
+    names = PRODUCTS[output][::-1] if swapped(case, output) else PRODUCTS[output]
+    layout = case.layout if case.direction == "fwd" else "nt"
+    sides = [_side(case, inputs, FACTORS[name]) for name in names]
+    (a, a_scale, a_block), (b, b_scale, b_block) = sides
+    alpha = float(case.option("result_scale", 1.0))
+    return Gemm(a, b, layout, alpha, a_scale=a_scale, b_scale=b_scale, a_block=a_block, b_block=b_block)
+
+
+def unquantised(case: Case, inputs: Inputs, output: str) -> Gemm:
+    """The same product of the operands before they were quantised."""
+    a, b = inputs["a_source"], inputs["b_source"]
+    alpha = float(case.option("result_scale", 1.0))
+    if case.direction == "fwd":
+        return Gemm(a, b, "nt", alpha)
+    g = inputs["grad_d_source"]
+    if output == "da":
+        return Gemm(b, g, "tt", alpha) if swapped(case, output) else Gemm(g, b, "nn", alpha)
+    return Gemm(a, g, "tn", alpha) if swapped(case, output) else Gemm(g, a, "tn", alpha)
+
+
+def _side(case: Case, inputs: Inputs, factor: Factor) -> tuple[Coded, Any, tuple[int, int] | None]:
+    coded, scale = inputs[factor.name], scale_values(inputs, factor.name)
+    if scale.ndim < 2:
+        return coded, scale, None
+    transposed = stored_transposed(case, factor)
+    shape = coded.shape[::-1] if transposed else coded.shape
+    return coded, scale, stored_block(factor_recipe(case.recipe, factor), shape, transposed=transposed)
+
+
+def _factors(case: Case, t: Mapping[str, Any]) -> Iterator[tuple[str, Scaled, Scaled]]:
+    """Output, left and right factor of every product of the case, on the device."""
+    for output in product_names(case.direction):
+        names = PRODUCTS[output][::-1] if swapped(case, output) else PRODUCTS[output]
+        left, right = (_on_device(case, t, FACTORS[name]) for name in names)
+        yield output, left, right
+
+
+def torch_products(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any], *, fast: bool = False) -> dict[str, Any]:
+    """Every product of the case by torch's scaled calls."""
+    scale = float(case.option("result_scale", 1.0))
+    return {
+        name: product(torch, left, right, out[name].dtype, fast=fast, result_scale=scale, out=out[name])
+        for name, left, right in _factors(case, t)
+    }
+
+
+def fast_products(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+    """As `torch_products`, with `use_fast_accum=True`."""
+    return torch_products(torch, case, t, out, fast=True)
+
+
+def v1_products(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+    """As `torch_products`, by torch._scaled_mm under scales of blocks."""
+    return {name: blocked_v1(torch, left, right, out[name].dtype) for name, left, right in _factors(case, t)}
+
+
+def has_fast_accum(case: Case) -> bool:
+    """Whether the call of the case takes `use_fast_accum`: 8-bit floats under scales of tensors or rows."""
+    return _eight_bit_floats(case) and get_recipe(case.recipe).granularity in ("tensor", "row")
+
+
+def has_v1(case: Case) -> bool:
+    """Whether torch._scaled_mm has scales of the case's blocks: 1x128 and 128x128, one factor at least with scales of rows."""
+    return _eight_bit_floats(case) and get_recipe(case.recipe).granularity == "1x128"
+
+
+def _eight_bit_floats(case: Case) -> bool:
+    return bool(case.recipe) and {get_family(f) for f in case.format.split("+")} <= {"fp8_e4m3", "fp8_e5m2"}
+
+
+def _on_device(case: Case, t: Mapping[str, Any], factor: Factor) -> Scaled:
+    fnuz = "fnuz" in str(t[factor.name].dtype)
+    codes = t[factor.name].t() if stored_transposed(case, factor) else t[factor.name]
+    scale = t[f"{factor.name}_scale"]
+    if scale.dim() == 2 and stored_transposed(case, factor):
+        scale = scale.t()
+    element = factor_format(case, factor, "fnuz" if fnuz else "ocp")
+    return Scaled(codes, scale, factor_recipe(case.recipe, factor), element, t.get(f"{factor.name}_global"))
+
+
+def contract(case: Case) -> str:
+    """What the default call promises: it leaves `use_fast_accum` off, so 8-bit floats promote their sums."""
+    name = default_contract(case.op, tuple(case.format.split("+")), case.recipe)
+    return "fp8promoted" if name == "fp8fast" else name
+
+
+def refuse(case: Case) -> str | None:
+    """Why this quantised case does not exist, or None."""
+    recipe = get_recipe(case.recipe)
+    formats = case.format.split("+")
+    if case.lane == "coded":
+        return "no coded companion has scales yet"
+    if any(get_family(f) not in FORMATS for f in formats):
+        return f"recipe {case.recipe} quantises to {', '.join(FORMATS)}; found {case.format}"
+    if len(formats) > 1 and case.direction == "bwd":
+        return f"formats {case.format} say nothing about the gradient's; a backward case has one format"
+    if recipe.gradient_element and formats != [recipe.element]:
+        return f"recipe {recipe.name} is {recipe.element} forward, {recipe.gradient_element} for gradients; found {case.format}"
+    for factor in factors_of(case.direction):
+        factor_format(case, factor, "ocp")  # raises where the recipe cannot carry the element
+    if source_format(case) not in SOURCES:
+        return f"option source={source_format(case)!r}; allowed: {', '.join(SOURCES)}"
+    out = case.out_format
+    if out and out not in OUT_FORMATS:
+        return f"output {out} of a quantised product; allowed: {', '.join(OUT_FORMATS)}"
+    narrow = out.startswith("fp8")
+    if narrow and case.direction == "bwd":
+        return "gradients are not stored in 8 bits; 8-bit outputs are forward only"
+    if case.option("result_scale", 1.0) != 1.0 and not narrow:
+        return "result_scale scales an 8-bit float output; found none"
+    if any(case.option(name, default) != default for name, default in (("alpha", 1.0), ("beta", 0.0), ("bias", False), ("c", "values"))):
+        return "a recipe and alpha, beta, C or bias together; take one of them"
+    length = case.dims["m"] if case.direction == "bwd" and recipe.transposed else 0
+    if length % 16:
+        return f"recipe {recipe.name} rotates 16 elements at a time along the contraction: m={length} must be a multiple of 16"
+    return None
+
+
+__all__ = [
+    "FAST", "FORMATS", "GEMM_RECIPES", "OUT_FORMATS", "V1", "contract", "fast_products", "has_fast_accum", "has_v1", "problem",
+    "received", "refuse", "source_format", "torch_products", "unquantised", "v1_products",
+]  # fmt: skip
