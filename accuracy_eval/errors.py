@@ -14,6 +14,7 @@
     ├── MissingDependency     an optional package is needed for this; the message says which extra
     ├── EngineError           worker processes or a cluster could not be started or were lost
     ├── TransferError         a file could not be moved between hosts
+    │   ├── Interrupted       the connection broke or stalled, or another transfer is at work: trying again helps
     │   ├── HostKeyError      unknown or changed host key
     │   └── DigestMismatch    the far end holds other bytes than were sent
     └── VerdictError          raised by Comparison.raise_for_verdict()
@@ -82,6 +83,10 @@ class EngineError(AccuracyEvalError):
 
 class TransferError(AccuracyEvalError):
     """A file could not be moved between hosts."""
+
+
+class Interrupted(TransferError):
+    """The connection broke or stalled, or another transfer writes the same file: trying again helps."""
 
 
 class HostKeyError(TransferError):

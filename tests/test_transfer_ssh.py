@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support_sshd import CuttingProxy, Server, fingerprint, make_key, running_sshd
+from support_proxy import CuttingProxy
+from support_sshd import Server, fingerprint, make_key, running_sshd
 from test_transfer import HOSTILE
 
 from accuracy_eval.errors import DigestMismatch, HostKeyError, TransferError, UsageError
 from accuracy_eval.transfer import Action, Options, transfer
-from accuracy_eval.transfer.copying import SMALL_BYTES
+from accuracy_eval.transfer.remote import SMALL_BYTES
 
 SIZE = 3 * (1 << 20) + 17
 UTF8 = [n for n in HOSTILE if "\udcff" not in n]
@@ -231,7 +232,7 @@ def test_resuming_can_be_refused(server: Server, tmp_path: Path) -> None:
 
 _MEDDLER = """#!/bin/sh
 case "$SSH_ORIGINAL_COMMAND" in
-*'cat > '*) sh -c "$SSH_ORIGINAL_COMMAND"; printf X | dd of="$(cat {folder}/victim)" bs=1 seek=7 conv=notrunc 2>/dev/null ;;
+*'; cat 1<> '*) sh -c "$SSH_ORIGINAL_COMMAND"; printf X | dd of="$(cat {folder}/victim)" bs=1 seek=7 conv=notrunc 2>/dev/null ;;
 *'cat "'*) sh -c "$SSH_ORIGINAL_COMMAND" | tr a b ;;
 *) exec sh -c "$SSH_ORIGINAL_COMMAND" ;;
 esac

@@ -2,152 +2,115 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import posixpath
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from accuracy_eval.errors import DigestMismatch, TransferError
-from accuracy_eval.transfer.locations import PART_SUFFIX, Action, FileResult, Location, Options
-from accuracy_eval.transfer.sessions import Session, connect, failures_named
-from accuracy_eval.transfer.sftp import Sftp
-from accuracy_eval.transfer.shell import Shell, Stat
+from accuracy_eval.errors import DigestMismatch, Interrupted, TransferError
+from accuracy_eval.transfer.hashing import Hasher
+from accuracy_eval.transfer.links import failures_named
+from accuracy_eval.transfer.locations import PART_SUFFIX, Action, FileResult, Options
+from accuracy_eval.transfer.pacing import Pace
+from accuracy_eval.transfer.remote import Remote
 
 BLOCK_BYTES = 1 << 20
-SMALL_BYTES = 1 << 18  # up to here a few SFTP requests cost less than starting a command on the far host
 SETTLING_TRIES, SETTLING_S = 20, 0.25
-Meter = Callable[[int], None]  # called with bytes just done
+ABANDONED_S = 1.0  # a partial file that cannot be gone on with is removed once it has not grown for so long
+Meter = Callable[[int], None]  # called with the bytes of the file that are done so far
 
 
-class Files(Protocol):
-    """What Shell and Sftp have in common."""
-
-    method: str
-
-    def stat(self, path: str) -> Stat: ...
-    def make_folders(self, path: str) -> None: ...
-    def replace(self, old: str, new: str) -> None: ...
-    def remove(self, path: str) -> None: ...
-    def walk(self, path: str) -> list[tuple[str, int]]: ...
-    def digest(self, path: str, length: int | None = None) -> str | None: ...
-    def send(self, path: str, offset: int, blocks: Any) -> None: ...
-    def receive(self, path: str, offset: int) -> Iterator[bytes]: ...
-
-
-class Remote:
-    """A host's files by the best way it offers: bytes as a stream through the shell, the rest by SFTP, either alone where it must.
-
-    names         how files are looked up, renamed, removed
-    stream(size)  how the bytes of a file of that size travel
-    """
-
-    def __init__(self, session: Session, options: Options) -> None:
-        self.session = session
-        self.label = session.label
-        with failures_named(self.label, "asking what the host offers"):
-            shell = Shell.probe(session) if options.method != "sftp" else None
-            sftp = Sftp.probe(session) if options.method != "exec" else None
-            self._home = sftp.home() if sftp is not None else ""
-            if shell is not None and sftp is not None and shell.stat(self._home).kind != "folder":
-                shell = None  # SFTP is shut into a folder of its own: the two speak of different files
-        if shell is None and sftp is None:
-            raise TransferError(f"{self.label}: offers neither a POSIX shell nor SFTP (method {options.method}); enable one of them there")
-        self._ways: list[Files] = [f for f in (shell, sftp) if f is not None]
-        self.names: Files = self._ways[-1]
-        self._folders: set[str] = set()
-
-    @classmethod
-    def connect(cls, location: Location, options: Options) -> Remote:
-        session = connect(location, options)
-        try:
-            return cls(session, options)
-        except BaseException:
-            session.close()
-            raise
-
-    def close(self) -> None:
-        self.session.close()
-
-    def at(self, path: str) -> str:
-        """The path as both shell and SFTP understand it, wherever start-up files may have taken the shell."""
-        return posixpath.normpath(posixpath.join(self._home, path)) if self._home else path
-
-    def stream(self, size: int) -> Files:
-        return self._ways[-1] if size <= SMALL_BYTES else self._ways[0]
-
-    def make_folders(self, path: str) -> None:
-        """Make a folder and those above it, asking the host only once for each."""
-        if path not in self._folders:
-            self.names.make_folders(path)
-            self._folders.add(path)
-
-    def digest(self, path: str, size: int, length: int | None = None) -> str:
-        """SHA-256 of a far file of about `size` bytes, or of its first `length`: computed there, else by reading them back."""
-        ways = self._ways[::-1] if size <= SMALL_BYTES else self._ways
-        for files in ways:
-            found = files.digest(path, length)
-            if found is not None:
-                return found
-        digest, left = hashlib.sha256(usedforsecurity=False), length
-        for block in ways[0].receive(path, 0):
-            digest.update(block if left is None else block[:left])
-            left = None if left is None else max(0, left - len(block))
-        return digest.hexdigest()
-
-
-def put(remote: Remote, source: Path, target: str, options: Options, meter: Meter) -> FileResult:
-    """Send one file. `meter` is called with bytes as they are done, skipped ones included."""
+def put(remote: Remote, source: Path, target: str, options: Options, pace: Pace, meter: Meter) -> FileResult:
+    """Send one file. `meter` is called with how much of it is there, what was there before included."""
     place = f"{remote.label}:{target}"
     part = target + PART_SUFFIX
     with failures_named(remote.label, target), source.open("rb") as file:
         before = os.fstat(file.fileno())
         size = before.st_size
-        there = remote.names.stat(target)
-        if there.kind in ("folder", "other"):
-            raise TransferError(f"{place}: is a {there.kind}, not a file; name another destination")
-        if there.kind == "file" and there.size == size:
-            mine = _digest_of(file, size).hexdigest()
-            if remote.digest(target, size) == mine:
-                meter(size)
-                return FileResult(str(source), place, size, mine, Action.SKIPPED)
-        digest, offset = _resume_put(remote, file, part, size, options)
+        if (found := _already_there(remote, file, size, target)) is not None:
+            meter(size)
+            return FileResult(str(source), place, size, found, Action.SKIPPED)
+        hasher, offset, leftover = _resume_put(remote, file, part, size, options)
         action = Action.RESUMED if offset else Action.SENT
         if options.dry_run:
             return FileResult(str(source), place, size, "", action, offset, remote.stream(size).method)
         remote.make_folders(posixpath.dirname(target))
+        remote.check_room(posixpath.dirname(target), size - offset)
+        if leftover and not offset:
+            remote.names.remove(part)
         meter(offset)
-        file.seek(offset)
-        remote.stream(size).send(part, offset, _blocks(file, size - offset, digest, meter))
+        with hasher:
+            _send(remote, part, offset, _blocks(file, offset, size, hasher, pace, meter), size, place)
         after = os.fstat(file.fileno())
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             raise TransferError(f"{source}: changed while it was being sent to {place}; send it again once it is complete")
-        _verify(place, digest.hexdigest(), f"{remote.label}:{part}", remote.digest(part, size), lambda: remote.names.remove(part))
-        remote.names.replace(part, target)
-    return FileResult(str(source), place, size, digest.hexdigest(), action, offset, remote.stream(size).method)
+        _finish_put(remote, part, target, size, hasher.hexdigest())
+    return FileResult(str(source), place, size, hasher.hexdigest(), action, offset, remote.stream(size).method)
 
 
-def _resume_put(remote: Remote, file: Any, part: str, size: int, options: Options) -> tuple[Any, int]:
-    """(digest of the bytes already there, how many): 0 unless the far part begins the file, which its digest must prove."""
+def _already_there(remote: Remote, file: Any, size: int, target: str) -> str | None:
+    """The file's digest if `target` holds the same bytes."""
+    there = remote.names.stat(target)
+    if there.kind in ("folder", "other"):
+        raise TransferError(f"{remote.label}:{target}: is a {there.kind}, not a file; name another destination")
+    if there.kind == "file" and there.size == size:
+        mine = _digest_of(file, size).hexdigest()
+        if remote.digest(target, size) == mine:
+            return mine
+    return None
+
+
+def _resume_put(remote: Remote, file: Any, part: str, size: int, options: Options) -> tuple[Hasher, int, bool]:
+    """(digest of the bytes already there, how many, whether a partial file is there): 0 bytes unless their digest proves them."""
     there = remote.names.stat(part)
     for _ in range(SETTLING_TRIES):
-        if not options.resume or there.kind != "file" or not 0 < there.size <= size:
-            break
-        digest = _digest_of(file, there.size)
-        same = digest.hexdigest() == remote.digest(part, there.size, there.size)
+        if there.kind != "file":
+            return Hasher(), 0, False
+        hasher, same = Hasher(), False
+        if options.resume and 0 < there.size <= size:
+            hasher, same = _same_beginning(remote, part, file, there.size)
+        if not same:
+            time.sleep(ABANDONED_S)
         before, there = there, remote.names.stat(part)
         if there == before:
-            if same:
-                return digest, there.size
-            break
-        time.sleep(SETTLING_S)  # the far end is still writing what it had received when the last connection broke
-    return hashlib.sha256(usedforsecurity=False), 0
+            return (hasher, there.size, True) if same else (Hasher(), 0, True)
+        time.sleep(SETTLING_S)  # the far end may still be writing what it had received when the last connection broke
+    raise _busy(f"{remote.label}:{part}")
 
 
-def get(remote: Remote, source: str, size: int, target: Path, options: Options, meter: Meter) -> FileResult:
-    """Fetch one file of `size` bytes. `meter` is called with bytes as they are done, skipped ones included."""
+def _busy(part: str) -> Interrupted:
+    return Interrupted(f"{part}: another transfer is writing it; wait until that has ended, or name another destination")
+
+
+def _send(remote: Remote, part: str, offset: int, blocks: Iterator[bytes], size: int, place: str) -> None:
+    try:
+        remote.stream(size).send(part, offset, blocks, new=offset == 0)
+    except FileExistsError:
+        raise _busy(f"{remote.label}:{part}") from None
+
+
+def _finish_put(remote: Remote, part: str, target: str, size: int, wanted: str) -> None:
+    """Give the part its name once it is verified."""
+    place = f"{remote.label}:{target}"
+    try:
+        _verify(place, wanted, f"{remote.label}:{part}", remote.digest(part, size), lambda: remote.names.remove(part))
+        remote.names.replace(part, target)
+    except (TransferError, OSError):
+        if remote.names.stat(part).kind != "none" or remote.names.stat(target).kind != "file":
+            raise
+        # another transfer of the same bytes was a moment faster
+        _verify(place, wanted, place, remote.digest(target, size), lambda: None)
+
+
+def get(remote: Remote, source: str, size: int, target: Path, options: Options, pace: Pace, meter: Meter) -> FileResult:
+    """Fetch one file of `size` bytes. `meter` is called with how much of it is here, what was here before included."""
     place = f"{remote.label}:{source}"
     part = target.with_name(target.name + PART_SUFFIX)
     with failures_named(remote.label, source):
@@ -160,37 +123,75 @@ def get(remote: Remote, source: str, size: int, target: Path, options: Options, 
                 if _digest_of(file, size).hexdigest() == theirs:
                     meter(size)
                     return FileResult(place, str(target), size, theirs, Action.SKIPPED)
-        digest, offset = _resume_get(remote, source, part, size, options)
-        action = Action.RESUMED if offset else Action.SENT
         if options.dry_run:
-            return FileResult(place, str(target), size, "", action, offset, remote.stream(size).method)
+            _, offset = _resume_get(remote, source, part, size, options)
+            return FileResult(place, str(target), size, "", Action.RESUMED if offset else Action.SENT, offset, remote.stream(size).method)
         target.parent.mkdir(parents=True, exist_ok=True)
-        meter(offset)
-        with part.open("r+b" if offset else "wb") as file:
+        with _only_writer(part) as file:
+            hasher, offset = _resume_get(remote, source, part, size, options)
+            _check_room(target.parent, size - offset)
+            meter(offset)
             file.seek(offset)
             file.truncate()
-            for block in remote.stream(size).receive(source, offset):
-                file.write(block)
-                digest.update(block)
-                meter(len(block))
+            with hasher:
+                for block in remote.stream(size).receive(source, offset):
+                    file.write(block)
+                    hasher.update(block)
+                    pace.spend(len(block))
+                    meter(file.tell())
             file.flush()
             os.fsync(file.fileno())
-        found = part.stat().st_size
-        if found < size:
-            raise TransferError(f"{place}: {found} of {size} bytes arrived; run again to go on from here")
-        _verify(place, theirs or remote.digest(source, size), str(part), digest.hexdigest(), part.unlink)
-        os.replace(part, target)
-    return FileResult(place, str(target), size, digest.hexdigest(), action, offset, remote.stream(size).method)
+            found = file.tell()
+            if found < size:
+                raise Interrupted(f"{place}: {found} of {size} bytes arrived; run again to go on from here")
+            _verify(place, theirs or remote.digest(source, size), str(part), hasher.hexdigest(), part.unlink)
+            os.replace(part, target)
+        _sync_folder(target.parent)
+    action = Action.RESUMED if offset else Action.SENT
+    return FileResult(place, str(target), size, hasher.hexdigest(), action, offset, remote.stream(size).method)
 
 
-def _resume_get(remote: Remote, source: str, part: Path, size: int, options: Options) -> tuple[Any, int]:
+def _resume_get(remote: Remote, source: str, part: Path, size: int, options: Options) -> tuple[Hasher, int]:
     there = part.stat().st_size if part.is_file() else 0
     if options.resume and 0 < there <= size:
         with part.open("rb") as file:
-            digest = _digest_of(file, there)
-        if digest.hexdigest() == remote.digest(source, there, there):
-            return digest, there
-    return hashlib.sha256(usedforsecurity=False), 0
+            hasher, same = _same_beginning(remote, source, file, there)
+        if same:
+            return hasher, there
+    return Hasher(), 0
+
+
+def _same_beginning(remote: Remote, path: str, file: Any, length: int) -> tuple[Hasher, bool]:
+    """The digest of the first bytes here, and whether the far file begins alike: both ends compute at once."""
+    with ThreadPoolExecutor(1) as threads:
+        theirs = threads.submit(remote.digest, path, length, length)
+        hasher = _digest_of(file, length)
+        return hasher, hasher.hexdigest() == theirs.result()
+
+
+@contextmanager
+def _only_writer(part: Path) -> Iterator[Any]:
+    """The part, open for writing by this transfer alone."""
+    with open(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise _busy(str(part)) from None
+        yield file
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise TransferError(f"{folder}: {needed} bytes are to be written, {free} are free; make room or name another folder")
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _verify(place: str, wanted: str, where: str, found: str, remove: Callable[[], object]) -> None:
@@ -202,22 +203,22 @@ def _verify(place: str, wanted: str, where: str, found: str, remove: Callable[[]
         )
 
 
-def _digest_of(file: Any, length: int) -> Any:
+def _digest_of(file: Any, length: int) -> Hasher:
     """The running SHA-256 after the first `length` bytes of an open file."""
     digest = hashlib.sha256(usedforsecurity=False)
     file.seek(0)
-    for _ in _blocks(file, length, digest, lambda n: None):
-        pass
-    return digest
-
-
-def _blocks(file: Any, length: int, digest: Any, meter: Meter) -> Iterator[bytes]:
-    """Blocks of the next `length` bytes, digested as they pass; counted once the taker asks for the next."""
-    while length:
-        block = file.read(min(BLOCK_BYTES, length))
-        if not block:
-            return
+    while length and (block := file.read(min(BLOCK_BYTES, length))):
         digest.update(block)
-        yield block
         length -= len(block)
-        meter(len(block))
+    return Hasher(digest)
+
+
+def _blocks(file: Any, start: int, end: int, hasher: Hasher, pace: Pace, meter: Meter) -> Iterator[bytes]:
+    """Blocks of the file from `start` to `end`, digested as they pass; counted once the taker asks for the next."""
+    file.seek(start)
+    while start < end and (block := file.read(min(BLOCK_BYTES, end - start))):
+        hasher.update(block)
+        pace.spend(len(block))
+        yield block
+        start += len(block)
+        meter(start)

@@ -93,7 +93,8 @@ class FileResult:
 
     sha256        of its bytes, at both ends ("" in a dry run where nothing had to be read)
     resumed_from  bytes that were there already and verified
-    method        "exec" or "sftp": how bytes travelled; "" where none did
+    method        how bytes travelled: "exec" (the login shell over paramiko), "openssh" (the same over the ssh program) or "sftp"; "" where
+                  none did
     """
 
     source: str
@@ -119,6 +120,9 @@ class Options:
     resume         use a partial file that an earlier transfer left, once the digest of its bytes is verified
     dry_run        connect and look, write nothing
     method         "auto": a stream through the login shell where there is one, else SFTP; or one of them by name
+    retries        how often a transfer that was interrupted goes on by itself, over a new connection, without having moved on in between
+    rate_limit     most bytes a second; 0: no limit
+    note           called with one sentence for each choice made: how bytes travel, what was measured, what is tried again
     """
 
     port: int | None = None
@@ -131,9 +135,14 @@ class Options:
     resume: bool = True
     dry_run: bool = False
     method: str = "auto"
+    retries: int = 3
+    rate_limit: float = 0.0
+    note: Callable[[str], None] = field(default=lambda text: None, compare=False)
 
     def __post_init__(self) -> None:
         if self.method not in ("auto", "exec", "sftp"):
             raise UsageError(f"method {self.method!r}; allowed: auto, exec, sftp")
         if self.timeout_s <= 0:
             raise UsageError(f"timeout_s {self.timeout_s}; allowed: above 0")
+        if self.retries < 0 or self.rate_limit < 0:
+            raise UsageError(f"retries {self.retries}, rate_limit {self.rate_limit}; allowed: 0 and above")

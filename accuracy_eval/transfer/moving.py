@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import posixpath
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
-from accuracy_eval.errors import TransferError, UsageError
-from accuracy_eval.transfer.copying import Remote, get, put
+from accuracy_eval.errors import Interrupted, TransferError, UsageError
+from accuracy_eval.transfer.copying import Meter, get, put
+from accuracy_eval.transfer.links import failures_named
 from accuracy_eval.transfer.locations import PART_SUFFIX, FileResult, Location, Options, parse_location
-from accuracy_eval.transfer.sessions import failures_named
+from accuracy_eval.transfer.pacing import Pace
+from accuracy_eval.transfer.remote import Remote
 
+BACK_OFF_S = 0.5  # before the first repetition; doubles with each
 Progress = Callable[[int, int], None]
 
 
@@ -42,6 +47,8 @@ def transfer(
     TransferError, HostKeyError and DigestMismatch name host, path and remedy; UsageError for sides that do not fit.
     """
     options = options or Options()
+    if options.ask is not None:
+        options = replace(options, ask=cache(options.ask))  # a further connection does not ask again
     froms, to = [parse_location(s) for s in sources], parse_location(destination)
     _check_sides(froms, to)
     with ExitStack() as stack:
@@ -50,7 +57,7 @@ def transfer(
         def remote(location: Location) -> Remote:
             key = Location(location.host, "", location.user, location.port)
             if key not in remotes:
-                remotes[key] = Remote.connect(location, options)
+                remotes[key] = Remote(location, options)
                 stack.callback(remotes[key].close)
             return remotes[key]
 
@@ -74,22 +81,63 @@ def _check_sides(froms: Sequence[Location], to: Location) -> None:
         raise UsageError(f"{froms[0]} to {to}: {both}, or write one side as [user@]host:path")
 
 
+class _Tally:
+    """Bytes done over all jobs, told to the user's function; a job that starts again does not count twice."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total, self._progress = total, progress
+        self._before = self._shown = 0
+
+    def of(self, job: _Job) -> Meter:
+        before = self._before
+        self._before += job.size
+
+        def meter(position: int) -> None:
+            self._shown = max(self._shown, before + position)
+            if self._progress is not None:
+                self._progress(self._shown, self._total)
+
+        return meter
+
+
 def _run(jobs: Sequence[_Job], up: bool, options: Options, progress: Progress | None) -> list[FileResult]:
-    total, done = sum(j.size for j in jobs), 0
+    tally, pace = _Tally(sum(j.size for j in jobs), progress), Pace(options.rate_limit)
 
-    def meter(count: int) -> None:
-        nonlocal done
-        done += count
-        if progress is not None:
-            progress(done, total)
-
-    results = []
-    for j in jobs:
+    def move(job: _Job, meter: Meter) -> FileResult:
         if up:
-            results.append(put(j.remote, Path(j.source), j.target, options, meter))
-        else:
-            results.append(get(j.remote, j.source, j.size, Path(j.target), options, meter))
-    return results
+            return put(job.remote, Path(job.source), job.target, options, pace, meter)
+        return get(job.remote, job.source, job.size, Path(job.target), options, pace, meter)
+
+    return [persist(partial(move, job), job.remote, options, tally.of(job)) for job in jobs]
+
+
+def persist(move: Callable[[Meter], FileResult], remote: Remote, options: Options, meter: Meter) -> FileResult:
+    """Do it, again over a new connection when it is interrupted: at most `retries` times in a row without getting further."""
+    furthest = 0
+    moved_on = False
+
+    def watched(position: int) -> None:
+        nonlocal furthest, moved_on
+        moved_on = moved_on or position > furthest
+        furthest = max(furthest, position)
+        meter(position)
+
+    failures = 0
+    while True:
+        try:
+            if failures:
+                remote.reconnect()
+            return move(watched)
+        except Interrupted as error:
+            failures = 1 if moved_on else failures + 1
+            moved_on = False
+            if failures > options.retries:
+                if options.retries:
+                    error.add_note(f"given up after {options.retries} more attempts")
+                raise
+            wait_s = BACK_OFF_S * 2 ** (failures - 1)
+            options.note(f"{error}; trying again in {wait_s:g} s")
+            time.sleep(wait_s)
 
 
 def _puts(remote: Remote, sources: Sequence[tuple[str, Path]], target: str, destination: str) -> list[_Job]:

@@ -6,8 +6,8 @@ import logging
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from accuracy_eval.errors import TransferError
 from accuracy_eval.transfer import hostkeys
 from accuracy_eval.transfer.configuration import Target, resolve
+from accuracy_eval.transfer.links import MAX_OUTPUT_BYTES, READ_BYTES, failures_named
 from accuracy_eval.transfer.locations import Location, Options
 
 if TYPE_CHECKING:
@@ -26,24 +27,25 @@ KEEPALIVE_S = 15
 FAR_RTT_S = 0.01  # from here a download needs a larger window than the default 2 MiB; on a fast link a larger one is slower
 FAR_WINDOW_BYTES = 1 << 24
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
-MAX_OUTPUT_BYTES = 1 << 26
 _QUIET = logging.NullHandler()
 REACH = "check that `ssh` reaches the host by the same name"
 
 
 class Session:
-    """A connection to one host, and those to the jump hosts on the way. Use as a context manager.
+    """A connection made by paramiko, and those to the jump hosts on the way: a Link. Use as a context manager."""
 
-    label   user@host[:port] for messages
-    rtt_s   round-trip time, measured when connecting
-    """
+    name = "paramiko"
 
-    def __init__(self, target: Target, transport: paramiko.Transport, rtt_s: float, held: ExitStack, timeout_s: float) -> None:
+    def __init__(
+        self, location: Location, target: Target, transport: paramiko.Transport, rtt_s: float, held: ExitStack, options: Options
+    ) -> None:
         self.target = target
         self.label = target.label
         self.transport = transport
         self.rtt_s = rtt_s
-        self.timeout_s = timeout_s
+        self.timeout_s = options.timeout_s
+        self.openssh = "OpenSSH" in transport.remote_version
+        self._location, self._options = location, options
         self._held = held
 
     def __enter__(self) -> Self:
@@ -52,56 +54,78 @@ class Session:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    @property
+    def alive(self) -> bool:
+        return bool(self.transport.is_active())
+
     def close(self) -> None:
         """Close the connection and whatever it came through."""
         self._held.close()
 
-    def channel(self, *, download: bool = False) -> paramiko.Channel:
-        """A new session channel whose reads and writes give up after timeout_s; `download`: with the window a far host needs."""
+    def another(self) -> Session:
+        return connect(self._location, self._options)
+
+    def start(self, command: str, *, download: bool = False, timeout_s: float | None = None) -> ChannelPipe:
+        """A command in a channel of its own; a long output from a far host gets the window that the round trip needs."""
         window = FAR_WINDOW_BYTES if download and self.rtt_s > FAR_RTT_S else None
+        channel = self._channel(window)
+        channel.settimeout(timeout_s or self.timeout_s)
+        channel.exec_command(command)
+        return ChannelPipe(channel, self.timeout_s)
+
+    def sftp(self) -> paramiko.SFTPClient | None:
+        import paramiko
+
+        channel = self._channel(None)
+        try:
+            channel.invoke_subsystem("sftp")
+            return paramiko.SFTPClient(channel)
+        except (paramiko.SSHException, EOFError):
+            channel.close()
+            return None
+
+    def _channel(self, window: int | None) -> paramiko.Channel:
         channel = self.transport.open_session(window_size=window, timeout=self.timeout_s)
         channel.settimeout(self.timeout_s)
         return channel
 
-    def run(self, command: str, *, timeout_s: float | None = None) -> tuple[int, bytes, bytes]:
-        """(exit status, stdout, stderr) of a command without input; −1 where the server gives no status."""
-        channel = self.channel()
-        try:
-            channel.settimeout(timeout_s or self.timeout_s)
-            channel.exec_command(command)
-            channel.shutdown_write()
-            out, err = bytearray(), bytearray()
-            while block := channel.recv(1 << 16):
-                out += block
-                if len(out) > MAX_OUTPUT_BYTES:
-                    raise TransferError(f"{self.label}: a command printed more than {MAX_OUTPUT_BYTES} bytes")
-            while block := channel.recv_stderr(1 << 16):
-                err += block
-                if len(err) > MAX_OUTPUT_BYTES:
-                    break
-            return exit_status(channel, self.timeout_s), bytes(out), bytes(err)
-        finally:
-            channel.close()
 
+class ChannelPipe:
+    """A command in a paramiko channel: a Pipe."""
 
-def exit_status(channel: paramiko.Channel, timeout_s: float) -> int:
-    """The command's exit status, waited for at most timeout_s (paramiko's own wait has no limit); −1 where none comes."""
-    channel.status_event.wait(timeout_s)
-    return channel.recv_exit_status() if channel.exit_status_ready() else -1
+    def __init__(self, channel: paramiko.Channel, timeout_s: float) -> None:
+        self._channel = channel
+        self._timeout_s = timeout_s
+        self._packet = max(1, channel.out_max_packet_size - 64)  # what one packet carries: no copy of a remainder
 
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                sent = self._channel.send(bytes(view[: self._packet]))
+            except TimeoutError:
+                raise
+            except OSError:
+                sent = 0
+            if sent == 0:
+                raise BrokenPipeError
+            view = view[sent:]
 
-@contextmanager
-def failures_named(label: str, what: str, remedy: str = "if the connection was lost, run again to go on from here") -> Iterator[None]:
-    """Turns what paramiko and sockets raise into TransferError naming host, step and remedy."""
-    import paramiko
+    def close_input(self) -> None:
+        self._channel.shutdown_write()
 
-    try:
-        yield
-    except TimeoutError as e:
-        raise TransferError(f"{label}: {what}: no answer in time ({e or 'timed out'}); {remedy}") from e
-    except (paramiko.SSHException, EOFError, OSError, UnicodeError) as e:
-        text = str(e) or type(e).__name__
-        raise TransferError(f"{label}: {what}: {text}; {remedy}") from e
+    def read(self) -> bytes:
+        return self._channel.recv(READ_BYTES)
+
+    def finish(self) -> tuple[int, bytes]:
+        err = bytearray()
+        while len(err) < MAX_OUTPUT_BYTES and (block := self._channel.recv_stderr(1 << 16)):
+            err += block
+        self._channel.status_event.wait(self._timeout_s)  # paramiko's own wait has no limit
+        return (self._channel.recv_exit_status() if self._channel.exit_status_ready() else -1), bytes(err)
+
+    def close(self) -> None:
+        self._channel.close()
 
 
 def connect(location: Location, options: Options) -> Session:
@@ -139,7 +163,7 @@ def _connect(location: Location, options: Options, through: Session | None, dept
             started = time.perf_counter()
             transport.open_session(timeout=options.timeout_s).close()
             rtt_s = time.perf_counter() - started
-        return Session(target, transport, rtt_s, undo.pop_all(), options.timeout_s)
+        return Session(location, target, transport, rtt_s, undo.pop_all(), options)
 
 
 def _socket(target: Target, options: Options, through: Session | None, undo: ExitStack) -> Any:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from accuracy_eval.errors import TransferError
-from accuracy_eval.transfer.sessions import Session
+from accuracy_eval.transfer.links import Link
 from accuracy_eval.transfer.shell import Stat
 
 OPENSSH_REQUEST_BYTES = 261_120  # OpenSSH's limits@openssh.com; paramiko's own 32 KiB halves the speed
@@ -23,25 +23,22 @@ class Sftp:
 
     method = "sftp"
 
-    def __init__(self, session: Session, client: Any) -> None:
-        self._session = session
+    def __init__(self, client: Any, request: int) -> None:
         self._client = client
-        openssh = "OpenSSH" in session.transport.remote_version
-        self._request = OPENSSH_REQUEST_BYTES if openssh else OTHER_REQUEST_BYTES
+        self._request = request
 
     @classmethod
-    def probe(cls, session: Session) -> Sftp | None:
+    def probe(cls, link: Link) -> Sftp | None:
         """An Sftp where the host has the subsystem, else None."""
-        import paramiko
+        client = link.sftp()
+        return None if client is None else cls(client, OPENSSH_REQUEST_BYTES if link.openssh else OTHER_REQUEST_BYTES)
 
-        channel = session.channel()
-        try:
-            channel.invoke_subsystem("sftp")
-            client = paramiko.SFTPClient(channel)
-        except (paramiko.SSHException, EOFError):
-            channel.close()
-            return None
-        return cls(session, client)
+    def on(self, link: Link) -> Sftp:
+        """The same host's files by another connection."""
+        client = link.sftp()
+        if client is None:
+            raise TransferError(f"{link.label}: has no SFTP on a further connection")
+        return Sftp(client, self._request)
 
     def home(self) -> str:
         """The folder that relative names start from."""
@@ -105,25 +102,77 @@ class Sftp:
             digest.update(block)
         return digest.hexdigest()
 
-    def send(self, path: str, offset: int, blocks: Iterable[bytes]) -> None:
-        """Write blocks to a file: a new one (offset 0), or behind the `offset` bytes it has."""
-        with self._client.open(_wire(path), "r+b" if offset else "wb") as file:
-            file.MAX_REQUEST_SIZE = self._request  # an attribute of this file object only
-            file.set_pipelined(True)
-            file.seek(offset)
-            for block in blocks:
-                file.write(block)
+    def room(self, folder: str) -> int | None:
+        """Bytes free for the user on the disk of a folder; None where the host cannot tell."""
+        message = self._extended("statvfs@openssh.com", _wire(folder))
+        if message is None:
+            return None
+        _, fragment, _, _, available = (message.get_int64() for _ in range(5))
+        return int(fragment * available)
+
+    def _extended(self, name: str, *arguments: Any) -> Any:
+        """The answer to an OpenSSH extension; None where the server does not have it."""
+        from paramiko.sftp import CMD_EXTENDED
+
+        try:
+            return self._client._request(CMD_EXTENDED, name, *arguments)[1]
+        except (OSError, AttributeError):
+            return None
+
+    def send(self, path: str, offset: int, blocks: Iterable[bytes], *, new: bool) -> None:
+        """Write blocks from `offset` on and have the disk keep them; `new`: FileExistsError if the file is there already."""
+        try:
+            file = self._client.open(_wire(path), "wxb" if new else "r+b")
+        except OSError:
+            if new and self.stat(path).kind == "file":
+                raise FileExistsError(path) from None
+            raise
+        with file:
+            _Writer(self._client, file.handle, self._request).write(offset, blocks)
+            self._extended("fsync@openssh.com", file.handle)
 
     def receive(self, path: str, offset: int, length: int | None = None) -> Iterator[bytes]:
-        """The file's bytes from `offset` up to `length` (None: its size now)."""
-        end = self.stat(path).size if length is None else length
+        """The file's bytes from `offset` on: `length` of them, or all."""
+        end = self.stat(path).size if length is None else offset + length
         with self._client.open(_wire(path), "rb") as file:
-            yield from _Reader(self._client, file, self._request).blocks(offset, end)
+            yield from _Reader(self._client, file.handle, self._request).blocks(offset, end)
 
 
 def _wire(path: str) -> bytes:
     """The path's bytes: a local name need not be UTF-8. (paramiko's annotations say str, its code takes both.)"""
     return path.encode("utf-8", "surrogateescape")
+
+
+class _Writer:
+    """Writes with many requests on their way, each answer looked at: paramiko's own pipelining can lose a full disk."""
+
+    def __init__(self, client: Any, handle: bytes, request: int) -> None:
+        self._client = client
+        self._handle = handle
+        self._request = request
+        self._outstanding = 0
+
+    def write(self, offset: int, blocks: Iterable[bytes]) -> None:
+        from paramiko.sftp import CMD_WRITE, int64
+
+        for block in blocks:
+            for start in range(0, len(block), self._request):
+                data = block[start : start + self._request]
+                self._client._async_request(self, CMD_WRITE, self._handle, int64(offset), data)
+                self._outstanding += 1
+                offset += len(data)
+                self._settle(OUTSTANDING)
+        self._settle(0)
+
+    def _settle(self, allowed: int) -> None:
+        """Take in answers until at most `allowed` are missing, and those that have come already."""
+        while self._outstanding > allowed or (self._outstanding and self._client.sock.recv_ready()):
+            self._client._read_response()
+
+    def _async_response(self, kind: int, message: Any, number: int) -> None:
+        """Called by the client with the answer to one request."""
+        self._outstanding -= 1
+        self._client._convert_status(message)
 
 
 class _Reader:
@@ -133,9 +182,9 @@ class _Reader:
     blocks on in order.
     """
 
-    def __init__(self, client: Any, file: Any, request: int) -> None:
+    def __init__(self, client: Any, handle: bytes, request: int) -> None:
         self._client = client
-        self._handle = file.handle
+        self._handle = handle
         self._request = request
         self._waiting: dict[int, tuple[int, int]] = {}  # request number -> offset, length
         self._arrived: dict[int, bytes] = {}  # offset -> data

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from accuracy_eval.errors import TransferError
-from accuracy_eval.transfer.sessions import Session, exit_status
-
-if TYPE_CHECKING:
-    import paramiko
+from accuracy_eval.errors import Interrupted, TransferError
+from accuracy_eval.transfer.links import GO_ON, Link, Pipe, run
 
 SLOWEST_DIGEST_BYTES_PER_S = 20e6  # of a far host: how long to wait for a digest
 RECEIVE_BYTES = 1 << 20
@@ -18,14 +15,21 @@ RECEIVE_BYTES = 1 << 20
 # $1, $2 … hold names with every unusual byte as \0ooo; `n` undoes that. The underscore keeps trailing newlines.
 _NAMES = 'n() { printf %b_ "$1"; }; p=$(n "$1"); p=${p%_}; q=$(n "$2"); q=${q%_}; '
 
-# Preferred first. Each reads standard input; the digest is the last word, or the first that is 64 hex digits.
+# Fastest first: libraries use the processor's SHA instructions, most builds of sha256sum do not. Each reads standard input; the digest is
+# the first word of 64 hex digits.
 DIGEST_TOOLS = {
-    "sha256sum": "sha256sum",
+    "openssl": "openssl dgst -sha256",
     "python3": 'python3 -c "import sys,hashlib;h=hashlib.sha256();'
     '[h.update(b) for b in iter(lambda:sys.stdin.buffer.read(1048576),bytes())];print(h.hexdigest())"',
+    "sha256sum": "sha256sum",
     "shasum": "shasum -a 256",
-    "openssl": "openssl dgst -sha256",
 }
+EXISTS = 17  # exit status of a script that was to make a file which is there already
+
+# Bytes go to their places, not to the end: two transfers of one file write the same bytes over each other. dd only moves the offset.
+_KEEP = '{ sync "$p" 2>/dev/null || true; }'
+_WRITE_NEW = f'set -C; true > "$p" || {{ [ -e "$p" ] && exit {EXISTS}; exit 1; }}; set +C; cat 1<> "$p" && {_KEEP}'
+_WRITE_AT = f'{{ dd bs=1 seek=%d count=0 2>/dev/null && cat; }} 1<> "$p" && {_KEEP}'
 
 
 class Stat(NamedTuple):
@@ -53,38 +57,50 @@ def absolute_or_dotted(path: str) -> str:
 
 
 class Shell:
-    """File operations by commands. Needs a POSIX sh with cat, wc, mkdir, mv, rm, tail, head and find."""
+    """File operations by commands. Needs a POSIX sh with cat, dd, df, find, head, mkdir, mv, rm, tail and wc."""
 
-    method = "exec"
-
-    def __init__(self, session: Session, tools: Iterable[str]) -> None:
-        self._session = session
+    def __init__(self, link: Link, tools: Iterable[str]) -> None:
+        self.link = link
         self.tools = tuple(tools)
+        self.method = "exec" if link.name == "paramiko" else link.name
 
     @classmethod
-    def probe(cls, session: Session) -> Shell | None:
+    def probe(cls, link: Link) -> Shell | None:
         """A Shell where the login shell runs a script and prints nothing of its own; None otherwise (SFTP only, noisy start-up files)."""
         names = " ".join(DIGEST_TOOLS)
         command = script(f"echo begin; for t in {names}; do command -v $t >/dev/null 2>&1 && echo $t; done; echo end")
-        _, out, _ = session.run(command)
+        _, out, _ = run(link, command)
         lines = out.decode("utf-8", "replace").split("\n")
         if lines[:1] != ["begin"] or lines[-2:] != ["end", ""] or not set(lines[1:-2]) <= set(DIGEST_TOOLS):
             return None
-        return cls(session, lines[1:-2])
+        return cls(link, lines[1:-2])
+
+    def on(self, link: Link) -> Shell:
+        """The same host's shell by another connection."""
+        return Shell(link, self.tools)
 
     def _run(self, text: str, *paths: str, timeout_s: float | None = None) -> bytes:
-        status, out, err = self._session.run(script(text, *(absolute_or_dotted(p) for p in paths)), timeout_s=timeout_s)
-        if status != 0:
-            reason = err.decode("utf-8", "replace").strip() or f"exit status {status}"
-            raise TransferError(f"{self._session.label}: {', '.join(paths)}: {reason}")
+        status, out, err = run(self.link, script(text, *(absolute_or_dotted(p) for p in paths)), timeout_s=timeout_s)
+        self._check(status, err, ", ".join(paths))
         return out
+
+    def _check(self, status: int, err: bytes, what: str) -> None:
+        """Raise what a command complained about."""
+        place = f"{self.link.label}: {what}"
+        if status == EXISTS:
+            raise FileExistsError(what)
+        if status < 0 and not self.link.alive:
+            raise Interrupted(f"{place}: the connection was lost; {GO_ON}")
+        if status != 0:
+            reason = err.decode("utf-8", "replace").strip() or ("killed at the far end" if status < 0 else f"exit status {status}")
+            raise TransferError(f"{place}: {reason}")
 
     def stat(self, path: str) -> Stat:
         text = 'if [ -d "$p" ]; then echo folder 0; elif [ -f "$p" ]; then echo file $(wc -c < "$p"); '
         text += 'elif [ -e "$p" ] || [ -L "$p" ]; then echo other 0; else echo none 0; fi'
         words = self._run(text, path).split()
         if len(words) != 2 or not words[1].isdigit():
-            raise TransferError(f"{self._session.label}: {path}: cannot be read; check its permissions")
+            raise TransferError(f"{self.link.label}: {path}: cannot be read; check its permissions")
         return Stat(words[0].decode(), int(words[1]))
 
     def make_folders(self, path: str) -> None:
@@ -98,9 +114,15 @@ class Shell:
 
     def walk(self, path: str) -> list[tuple[str, int]]:
         """(path relative to `path`, size) of every file below a folder."""
-        out = self._run('cd "$p" && find . -type f -print0', path)
-        names = sorted(n.decode("utf-8", "surrogateescape")[2:] for n in out.split(b"\0") if n)
-        return [(n, self.stat(f"{path}/{n}").size) for n in names]
+        out = self._run('cd "$p" && { find . -type f -printf "%s %P\\0" 2>/dev/null || find . -type f -print0; }', path)
+        found = []
+        for entry in out.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+            size, _, name = entry.partition(" ")
+            if size.isdigit():
+                found.append((name, int(size)))
+            else:  # a find without -printf
+                found.append((entry[2:], self.stat(f"{path}/{entry[2:]}").size))
+        return sorted(found)
 
     def digest(self, path: str, length: int | None = None) -> str | None:
         """SHA-256 of a file or of its first `length` bytes, computed there; None where the host has no tool for it."""
@@ -109,59 +131,45 @@ class Shell:
         size = self.stat(path).size if length is None else length
         tool = DIGEST_TOOLS[self.tools[0]]
         text = f'{tool} < "$p"' if length is None else f'head -c {int(length)} "$p" | {tool}'
-        out = self._run(text, path, timeout_s=self._session.timeout_s + size / SLOWEST_DIGEST_BYTES_PER_S).decode("utf-8", "replace")
+        out = self._run(text, path, timeout_s=self.link.timeout_s + size / SLOWEST_DIGEST_BYTES_PER_S).decode("utf-8", "replace")
         found = re.search(r"\b[0-9a-f]{64}\b", out)
         return found[0] if found else None
 
-    def send(self, path: str, offset: int, blocks: Iterable[bytes]) -> None:
-        """Write blocks to a file: a new one (offset 0), or behind the `offset` bytes it has."""
-        channel = self._session.channel()
-        try:
-            channel.exec_command(script(f'cat {">>" if offset else ">"} "$p"', absolute_or_dotted(path)))
-            packet = max(1, channel.out_max_packet_size - 64)
-            for block in blocks:
-                view = memoryview(block)
-                for i in range(0, len(view), packet):
-                    self._send_all(channel, bytes(view[i : i + packet]), path)
-            channel.shutdown_write()
-            self._finish(channel, path)
-        finally:
-            channel.close()
+    def room(self, folder: str) -> int | None:
+        """Bytes free for the user on the disk of a folder; None where the host cannot tell."""
+        words = self._run('df -Pk "$p" | tail -n 1', folder).split()
+        numbers = [w for w in words[1:] if w.isdigit()]  # the device's name may hold spaces; size, used, available follow
+        return int(numbers[2]) * 1024 if len(numbers) >= 3 else None
 
-    def _send_all(self, channel: paramiko.Channel, data: bytes, path: str) -> None:
-        while data:
+    def send(self, path: str, offset: int, blocks: Iterable[bytes], *, new: bool) -> None:
+        """Write blocks from `offset` on and have the disk keep them; `new`: FileExistsError if the file is there already."""
+        pipe = self.link.start(script(_WRITE_NEW if new else _WRITE_AT % offset, absolute_or_dotted(path)))
+        try:
             try:
-                sent = channel.send(data)
-            except TimeoutError:
-                raise
-            except OSError:
-                sent = 0
-            if sent == 0:  # the command has ended; what it said is the reason
-                self._finish(channel, path)
-                raise TransferError(f"{self._session.label}: {path}: the far end stopped reading; run again to go on from here")
-            data = data[sent:]
-
-    def receive(self, path: str, offset: int) -> Iterator[bytes]:
-        """The file's bytes from `offset` on."""
-        channel = self._session.channel(download=True)
-        try:
-            text = f'tail -c +{int(offset) + 1} "$p"' if offset else 'cat "$p"'
-            channel.exec_command(script(text, absolute_or_dotted(path)))
-            channel.shutdown_write()
-            while block := channel.recv(RECEIVE_BYTES):
-                yield block
-            self._finish(channel, path)
+                for block in blocks:
+                    pipe.write(block)
+                pipe.close_input()
+            except BrokenPipeError:  # the command has ended; what it said is the reason
+                self._finish(pipe, path)
+                raise Interrupted(f"{self.link.label}: {path}: the far end stopped reading; {GO_ON}") from None
+            self._finish(pipe, path)
         finally:
-            channel.close()
+            pipe.close()
 
-    def _finish(self, channel: paramiko.Channel, path: str) -> None:
-        """Raise what the command complained about; a connection that was cut gives no status."""
-        err = b""
-        while block := channel.recv_stderr(1 << 16):
-            err += block
-        status = exit_status(channel, self._session.timeout_s)
-        if status == -1:
-            raise TransferError(f"{self._session.label}: {path}: the connection was lost; run again to go on from here")
-        if status != 0:
-            text = err.decode("utf-8", "replace").strip() or f"exit status {status}"
-            raise TransferError(f"{self._session.label}: {path}: {text}")
+    def receive(self, path: str, offset: int, length: int | None = None) -> Iterator[bytes]:
+        """The file's bytes from `offset` on: `length` of them, or all."""
+        text = f'tail -c +{int(offset) + 1} "$p"' if offset else 'cat "$p"'
+        text = text if length is None else f"{text} | head -c {int(length)}"
+        pipe = self.link.start(script(text, absolute_or_dotted(path)), download=True)
+        try:
+            pipe.close_input()
+            while block := pipe.read():
+                yield block
+            self._finish(pipe, path)
+        finally:
+            pipe.close()
+
+    def _finish(self, pipe: Pipe, path: str) -> None:
+        while pipe.read():
+            pass
+        self._check(*pipe.finish(), path)

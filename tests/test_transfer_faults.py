@@ -1,0 +1,342 @@
+"""What goes wrong between hosts, each fault on a real OpenSSH server: wrong bytes never take the file's name, and running again goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support_proxy import CuttingProxy
+from support_sshd import Server, make_key, running_sshd
+
+from accuracy_eval.errors import DigestMismatch, Interrupted, TransferError
+from accuracy_eval.transfer import Action, FileResult, Options, transfer
+
+MiB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_sshd(tmp_path_factory.mktemp("server") / "s") as s:
+        yield s
+
+
+@pytest.fixture(autouse=True)
+def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+
+
+def _file(path: Path, size: int, seed: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(np.random.default_rng(seed).bytes(size))
+    return path
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _move(server: Server, direction: str, source: Path, target: Path, port: int | None = None, **more: Any) -> FileResult:
+    """Up to the server or down from it: on loopback both ends see the same files."""
+    options = server.options(**more)
+    if direction == "up":
+        return transfer([str(source)], server.at(target, port), options=options)[0]
+    return transfer([server.at(source, port)], str(target), options=options)[0]
+
+
+def await_file(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.01)
+
+
+OFFSETS = random.Random(7).sample(range(2 * MiB // 20, 2 * MiB), 20)
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+@pytest.mark.parametrize(("number", "offset"), list(enumerate(OFFSETS)))
+def test_a_connection_cut_anywhere_is_resumed_to_the_same_bytes(
+    server: Server, tmp_path: Path, direction: str, number: int, offset: int
+) -> None:
+    source, target = _file(tmp_path / "a", 2 * MiB, offset), tmp_path / "there" / "b"
+    method = ("exec", "sftp")[number % 2]
+    with CuttingProxy(server.port, offset, direction) as proxy:
+        server.know(proxy.port)
+        with pytest.raises(Interrupted, match="run again to go on from here"):
+            _move(server, direction, source, target, proxy.port, method=method)
+        assert proxy.cuts == 1
+    part = target.with_name("b.part")
+    await_file(part)  # the far end may still be starting to write what has reached it
+    on_disk = part.stat().st_size
+    assert on_disk < offset
+    assert not target.exists()
+    result = _move(server, direction, source, target, method=method)
+    server.know()
+    assert on_disk <= result.resumed_from < 2 * MiB  # the far end may have written more of what it had, once the connection was gone
+    assert result.sha256 == _sha256(source) == _sha256(target)
+    assert not part.exists()
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_line_that_breaks_again_and_again_gets_the_file_through_by_itself(server: Server, tmp_path: Path, direction: str) -> None:
+    source, target = _file(tmp_path / "a", 12 * MiB), tmp_path / "b"
+    notes: list[str] = []
+    with CuttingProxy(server.port, 5 * MiB, direction) as proxy:
+        server.know(proxy.port)
+        result = _move(server, direction, source, target, proxy.port, retries=2, note=notes.append)
+        cuts = proxy.cuts
+    server.know()
+    assert cuts >= 2
+    assert sum("trying again in" in n for n in notes) == cuts
+    assert (result.action, result.sha256) == (Action.RESUMED, _sha256(source))
+    assert _sha256(target) == _sha256(source)
+
+
+def test_a_line_that_never_gets_further_is_given_up(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accuracy_eval.transfer.moving.BACK_OFF_S", 0.01)
+    with CuttingProxy(server.port, MiB, "up") as proxy:
+        server.know(proxy.port)
+        target = tmp_path / "b"
+        proxy._limit = MiB
+        with pytest.raises(Interrupted) as e:
+            # the first attempt gets further; those after it are cut before the sign-in is over
+            transfer(
+                [str(_file(tmp_path / "a", 4 * MiB))],
+                server.at(target, proxy.port),
+                options=server.options(retries=2),
+                progress=lambda done, total: setattr(proxy, "_limit", 1000),
+            )
+        assert proxy.cuts == 3
+    server.know()
+    assert e.value.__notes__ == ["given up after 2 more attempts"]
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_server_that_is_killed_and_comes_back_costs_nothing(tmp_path: Path, direction: str) -> None:
+    source, target = _file(tmp_path / "a", 8 * MiB), tmp_path / "b"
+    with running_sshd(tmp_path / "s") as server:
+        returned: list[threading.Timer] = []
+
+        def progress(done: int, total: int) -> None:
+            if 2 * MiB < done < total and not returned:
+                server.kill()
+                returned.append(threading.Timer(0.4, server.start))
+                returned[0].start()
+
+        notes: list[str] = []
+        options = server.options(retries=5, rate_limit=40e6, note=notes.append)
+        ends = ([str(source)], server.at(target)) if direction == "up" else ([server.at(source)], str(target))
+        (result,) = transfer(*ends, options=options, progress=progress)
+        returned[0].join()
+    assert any("trying again" in n for n in notes)
+    assert (result.action, result.sha256) == (Action.RESUMED, _sha256(source))
+    assert _sha256(target) == _sha256(source)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
+    """A server and a folder there that takes 4 MiB: a disk of that size where one can be mounted, else by a limit on a file's size."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    with running_sshd(tmp_path / "s") as server:
+        if not mounted:
+            resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (4 * MiB, 4 * MiB))
+        try:
+            yield server, folder
+        finally:
+            if mounted:
+                subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("method", ["exec", "sftp"])
+def test_a_disk_that_fills_at_the_far_end_is_named_and_leaves_no_false_file(
+    small_disk: tuple[Server, Path], tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, folder = small_disk
+    source, target = _file(tmp_path / "a", 6 * MiB), folder / "b"
+    monkeypatch.setattr("accuracy_eval.transfer.remote.Remote.check_room", lambda *a: None)  # as if it had filled meanwhile
+    with pytest.raises(TransferError, match=f"{server.label}: {target}"):
+        _move(server, "up", source, target, method=method)
+    assert not target.exists()
+    assert target.with_name("b.part").stat().st_size <= 4 * MiB
+    small = _file(tmp_path / "c", MiB)
+    target.with_name("b.part").unlink()
+    assert _move(server, "up", small, folder / "c", method=method).sha256 == _sha256(folder / "c")
+
+
+@pytest.mark.parametrize("method", ["exec", "sftp"])
+def test_a_file_larger_than_what_is_free_is_refused_before_a_byte_is_sent(server: Server, tmp_path: Path, method: str) -> None:
+    free = os.statvfs(tmp_path)
+    size = free.f_bavail * free.f_frsize + (64 << 30)
+    source = tmp_path / "a"
+    with source.open("wb") as file:
+        file.truncate(size)
+    (tmp_path / "far").mkdir()
+    with pytest.raises(
+        TransferError, match=rf"{server.label}:{tmp_path}/far: {size} bytes are to be written, \d+ are free; make room there"
+    ):
+        _move(server, "up", source, tmp_path / "far" / "b", method=method)
+    with pytest.raises(TransferError, match=rf"{tmp_path}/back: {size} bytes are to be written, \d+ are free; make room"):
+        _move(server, "down", source, tmp_path / "back" / "b", method=method)
+    assert list((tmp_path / "far").iterdir()) == []
+
+
+def test_a_file_that_changes_while_it_is_fetched_is_found(server: Server, tmp_path: Path) -> None:
+    source, target = _file(tmp_path / "a", 4 * MiB), tmp_path / "b"
+
+    def progress(done: int, total: int) -> None:
+        if 0 < done < total:
+            with source.open("r+b") as f:
+                f.write(b"changed")
+
+    with pytest.raises(DigestMismatch, match="the bytes changed on the way or at the far end"):
+        transfer([server.at(source)], str(target), options=server.options(), progress=progress)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_copy_that_rots_after_the_transfer_is_found_and_mended(server: Server, tmp_path: Path, direction: str) -> None:
+    source, target = _file(tmp_path / "a", MiB), tmp_path / "b"
+    _move(server, direction, source, target)
+    with target.open("r+b") as f:
+        f.seek(MiB // 2)
+        f.write(b"rot")
+    assert _sha256(target) != _sha256(source)
+    assert _move(server, direction, source, target).action == Action.SENT
+    assert _sha256(target) == _sha256(source)
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+@pytest.mark.parametrize("method", ["exec", "sftp"])
+def test_a_line_that_goes_silent_is_given_up_after_the_time_out(server: Server, tmp_path: Path, direction: str, method: str) -> None:
+    source, target = _file(tmp_path / "a", 16 * MiB), tmp_path / "b"
+    with CuttingProxy(server.port, 2 * MiB, direction, stall=True) as proxy:
+        server.know(proxy.port)
+        with pytest.raises(Interrupted, match=r"no answer in time \(timed out\); .*run again to go on from here"):
+            _move(server, direction, source, target, proxy.port, method=method, timeout_s=0.5)
+        assert proxy.cuts == 1
+    server.know()
+    assert target.with_name("b.part").stat().st_size < 16 * MiB
+    assert _move(server, direction, source, target, method=method).sha256 == _sha256(target)
+
+
+def test_a_locked_key_signs_in_through_the_agent_without_a_question(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = make_key(tmp_path / "locked", passphrase="open sesame")
+    answer = tmp_path / "answer"
+    answer.write_text("#!/bin/sh\necho open sesame\n")
+    answer.chmod(0o700)
+    keys = server.folder / "authorized_keys"
+    before = keys.read_text()
+    keys.write_text(key.with_name("locked.pub").read_text())
+    agent_socket = tmp_path / "agent"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(agent_socket)], stdout=subprocess.DEVNULL)
+    try:
+        while not agent_socket.exists():
+            assert agent.poll() is None
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(agent_socket))
+        environment = os.environ | {"SSH_ASKPASS": str(answer), "SSH_ASKPASS_REQUIRE": "force"}
+        subprocess.run(["ssh-add", "-q", str(key)], check=True, capture_output=True, env=environment)
+
+        def never(prompt: str) -> str:
+            raise AssertionError(prompt)
+
+        result = _move(server, "up", _file(tmp_path / "a", 10), tmp_path / "b", identity_files=(key,), ask=never)
+    finally:
+        keys.write_text(before)
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(10)
+    assert result.sha256 == _sha256(tmp_path / "b")
+
+
+def test_no_secret_is_in_messages(server: Server, tmp_path: Path) -> None:
+    key = make_key(tmp_path / "locked", passphrase="open sesame")
+    notes: list[str] = []
+    with pytest.raises(TransferError) as e:
+        _move(
+            server, "up", _file(tmp_path / "a", 10), tmp_path / "b", identity_files=(key,), ask=lambda prompt: "s3cret", note=notes.append
+        )
+    assert "s3cret" not in "".join([str(e.value), *notes])
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, where reading a hole of a sparse file costs nothing; an ordinary one where there is none."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_five_gibibytes_go_on_past_four_and_over_several_new_keys(tmp_path: Path, memory: Path, direction: str) -> None:
+    size, left = 5 << 30, 20 * MiB
+    marks = {position: f"at {position}".encode() for position in (0, (4 << 30) - 5, size - left // 2, size - 20)}
+    source, target, part = memory / "a", memory / "b", memory / "b.part"
+    for path, length in ((source, size), (part, size - left)):  # the part: all but 20 MiB, as an earlier attempt left it
+        with path.open("wb") as file:
+            file.truncate(length)
+            for position, mark in marks.items():
+                if position < length:
+                    file.seek(position)
+                    file.write(mark)
+    with running_sshd(tmp_path / "s", extra="RekeyLimit 4M") as server:
+        result = _move(server, direction, source, target, timeout_s=60.0)
+    assert (result.action, result.resumed_from, result.size_bytes) == (Action.RESUMED, size - left, size)
+    with target.open("rb") as file:
+        for position, mark in marks.items():
+            file.seek(position)
+            assert file.read(len(mark)) == mark
+    assert target.stat().st_size == size
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+@pytest.mark.parametrize("method", ["exec", "sftp"])
+def test_two_transfers_of_one_file_at_once_leave_it_whole(server: Server, tmp_path: Path, direction: str, method: str) -> None:
+    source, target = _file(tmp_path / "a", 8 * MiB), tmp_path / "b"
+    ends: list[FileResult | TransferError] = []
+
+    def work() -> None:
+        try:
+            ends.append(_move(server, direction, source, target, method=method, retries=8, rate_limit=40e6))
+        except TransferError as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert [e.sha256 for e in ends if isinstance(e, FileResult)] == [_sha256(source)] * 2, ends
+    assert target.read_bytes() == source.read_bytes()
+    assert not (tmp_path / "b.part").exists()
+
+
+def test_a_transfer_that_another_one_holds_up_says_so(server: Server, tmp_path: Path) -> None:
+    import fcntl
+
+    source, target = _file(tmp_path / "a", MiB), tmp_path / "b"
+    with (tmp_path / "b.part").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(Interrupted) as e:
+            _move(server, "down", source, target)
+    assert str(e.value) == f"{target}.part: another transfer is writing it; wait until that has ended, or name another destination"
+
+
+def test_options_hold_no_default_that_gives_up_early() -> None:
+    assert Options().retries >= 1
