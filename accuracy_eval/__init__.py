@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from accuracy_eval.compare import compare_dumps
     from accuracy_eval.errors import AccuracyEvalError
     from accuracy_eval.report import load_results, write_reports
+    from accuracy_eval.verifying import seeded, verify
     from accuracy_eval.version import __version__
 
 _HOME = {
@@ -23,10 +24,24 @@ _HOME = {
     "compare_dumps": "compare",
     "explain": "checking",
     "load_results": "report",
+    "seeded": "verifying",
+    "verify": "verifying",
     "write_reports": "report",
     "__version__": "version",
 }
-__all__ = ["AccuracyEvalError", "__version__", "candidate", "check", "codes", "compare_dumps", "explain", "load_results", "write_reports"]
+__all__ = [
+    "AccuracyEvalError",
+    "__version__",
+    "candidate",
+    "check",
+    "codes",
+    "compare_dumps",
+    "explain",
+    "load_results",
+    "seeded",
+    "verify",
+    "write_reports",
+]
 
 
 def __getattr__(name: str) -> Any:

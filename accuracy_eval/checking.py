@@ -77,6 +77,8 @@ def as_coded(array: Any, name: str = "array") -> Coded:
 
 
 def _from_torch(tensor: Any, name: str) -> Coded:
+    if str(tensor.dtype) in ("torch.int64", "torch.bool"):
+        return as_coded(tensor.detach().cpu().numpy(), name)
     fmt_name = str(tensor.dtype).removeprefix("torch.")
     if fmt_name not in FORMATS:
         raise UsageError(f"{name}: torch dtype {tensor.dtype} is no known format; view it as uint8 and use codes(array, format=…)")

@@ -68,7 +68,8 @@ def gfx_name(version: int) -> str:
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
-def _kfd_nodes(root: Path) -> Iterator[dict[str, int]]:
+def kfd_nodes(root: Path) -> Iterator[dict[str, int]]:
+    """Properties of every GPU in the kernel's compute topology, in its order."""
     for path in sorted((root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"), key=lambda p: int(p.parent.name)):
         properties = {}
         for line in (read(path) or "").splitlines():
@@ -80,7 +81,7 @@ def _kfd_nodes(root: Path) -> Iterator[dict[str, int]]:
 
 
 def _kfd_node(root: Path, pci: str | None, uuid: str | None) -> dict[str, int] | None:
-    nodes = list(_kfd_nodes(root))
+    nodes = list(kfd_nodes(root))
     for node in nodes:
         if pci and _kfd_pci(node) == pci:
             return node

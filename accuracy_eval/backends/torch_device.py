@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -200,7 +200,8 @@ class TorchBackend:
         found: list[dict[str, Any]] = []
         with flags.case_flags(self.torch, tf32=tf32, device=self.device):
             for index in range(max(1, repeats)):
-                out = {o.name: self._poisoned(o, POISONS[index % 2]) for o in outputs}
+                out = {o.name: self.poisoned(o, POISONS[index % 2]) for o in outputs}
+                self.leave_poison(outputs, POISONS[index % 2])
                 result = self._call(candidate, prepared, out)
                 self._check(candidate, outputs, result)
                 if not candidate.built_in:  # a kernel may hand out the same buffer on every call
@@ -211,7 +212,7 @@ class TorchBackend:
             self.torch.cuda.synchronize()
         # variables that beat the switches: the result stands, and the report says why it may be off
         overruled = flags.overruled(os.environ, tf32=tf32)
-        results = tuple(self._result(o, [r[o.name] for r in found]) for o in outputs)
+        results = tuple(self.result(o, [r[o.name] for r in found]) for o in outputs)
         return Outcome(results, len(found), {"overruled": overruled} if overruled else {})
 
     def _call(self, candidate: Candidate, prepared: Prepared, out: dict[str, Any]) -> dict[str, Any]:
@@ -239,15 +240,21 @@ class TorchBackend:
                     f"candidate {candidate.name!r} output {o.name}: shape {list(shape)} of {dtype}; expected {list(o.shape)} of {o.format}"
                 )
 
-    def _poisoned(self, output: Output, byte: int) -> Any:
-        """A tensor for `out=` whose every byte is `byte`. Unused it is freed, and the allocator gives its bytes to the kernel's output."""
+    def poisoned(self, output: Output, byte: int) -> Any:
+        """A tensor for `out=` whose every byte is `byte`."""
         size = get_format(output.format).storage.itemsize
         dtype = getattr(self.torch, output.format, self.torch.uint8)
         tensor = self.torch.empty(output.shape, dtype=self.torch.uint8 if size == 1 else dtype, device=self.device)
         tensor.view(getattr(self.torch, _INTEGERS[size])).fill_(_pattern(byte, size))
         return tensor.view(dtype)
 
-    def _result(self, output: Output, tensors: list[Any]) -> Result:
+    def leave_poison(self, outputs: Iterable[Output], byte: int) -> None:
+        """Fill and free a block of each output's size: what a kernel allocates next gets those bytes."""
+        held = [self.poisoned(o, byte) for o in outputs]
+        del held
+
+    def result(self, output: Output, tensors: list[Any]) -> Result:
+        """The distinct results of runs on outputs filled with POISONS in turn, and the elements that kept the fill of both."""
         integers = [self._integers(t.detach()) for t in tensors]
         distinct: list[Any] = []
         for t in integers:

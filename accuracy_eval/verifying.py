@@ -1,0 +1,289 @@
+"""verify(): a user's function, forward and backward, against a reference, on seeded inputs.
+
+    import accuracy_eval as ae
+    v = ae.verify(my_matmul, reference="gemm", inputs={"a": ae.seeded((64, 256), "bfloat16"), "b": ae.seeded((256, 32), "bfloat16")})
+    v = ae.verify(my_norm, reference=lambda x, w: x / x.square().mean(-1, keepdim=True).sqrt() * w, inputs={"x": x, "w": w})
+    v.passed, v.message;  v.raise_for_verdict()
+
+An op's name makes the float64 reference of that op the truth and its error budget the gate, gradients included. A function of torch tensors
+is called on the CPU in float64, with autograd, and the gate is that of the operands' format and recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from accuracy_eval import inputs as generator
+from accuracy_eval.backends.base import Result
+from accuracy_eval.backends.calling import call, expected
+from accuracy_eval.backends.open import open_backend
+from accuracy_eval.backends.torch_device import TorchBackend
+from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.checking import Comparison, as_coded
+from accuracy_eval.errors import UsageError, VerdictError, unknown
+from accuracy_eval.formats import Codes, Values, get_family, get_format
+from accuracy_eval.gates import Profile, load_profile
+from accuracy_eval.judge import SideTensor, judge_tensor
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.ops.spec import Encoding, OpSpec, Output, Panel, Reference, row_blocks, rows_and_columns
+from accuracy_eval.quantize import get_recipe
+from accuracy_eval.records import Case, Coded, OptionValue
+
+LABEL = "actual"
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """An operand to be made: see `seeded`."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    input_class: str
+
+    def codes(self, function: str, name: str, seed: int) -> Coded:
+        fmt = get_format(self.dtype).name
+        return Coded(generator.generate(function, name, self.shape, self.input_class, seed, fmt), fmt)
+
+
+def seeded(shape: tuple[int, ...], dtype: str = "float32", input_class: str = "normal") -> Seeded:
+    """An input for `verify`, made from its name and the seed: the same bits on every machine.
+
+    dtype        any operand format: "float32", "bfloat16", "float8_e4m3fn", …
+    input_class  "normal", "outlier", "cancellation", … (accuracy-eval list inputs). UsageError for unknown names.
+    """
+    if input_class not in generator.INPUT_CLASSES:
+        raise unknown("input class", input_class, generator.INPUT_CLASSES)
+    return Seeded(tuple(int(s) for s in shape), get_format(dtype).name, input_class)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found: a Comparison for each output and gradient, and inputs that the function changed in place."""
+
+    comparisons: Mapping[str, Comparison]
+    changed: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return not self.changed and all(c.passed for c in self.comparisons.values())
+
+    @property
+    def message(self) -> str:
+        """The whole text a person reads, what failed first."""
+        order = sorted(self.comparisons.values(), key=lambda c: -c.side.verdict.severity)
+        notes = [f"FAIL: the function changed its input {name!r} in place" for name in self.changed]
+        return "\n".join([*notes, *(c.message for c in order)])
+
+    def raise_for_verdict(self) -> None:
+        """VerdictError with the message unless everything passed."""
+        if not self.passed:
+            raise VerdictError(self.message)
+
+    def __repr__(self) -> str:
+        return f"<Verification {self.message}>"
+
+
+def verify(
+    fn: Callable[..., Any],
+    *,
+    reference: str | Callable[..., Any],
+    inputs: Mapping[str, Any],
+    grad: bool = True,
+    layout: str = "nn",
+    options: Mapping[str, OptionValue] | None = None,
+    recipe: str = "",
+    contract: str = "",
+    gates: str = "",
+    seed: int = 0,
+    repeats: int = 2,
+    device: str = "",
+) -> Verification:
+    """Run `fn` on clones of the inputs, forward and (grad) backward, `repeats` times, and judge every output and gradient.
+
+    fn          called with tensors in the order of `inputs`; returns a tensor, a tuple, or a dict by name
+    reference   an op (inputs by its operand names, as stored; layout and options as in `check`), or a function of float64 tensors
+    inputs      tensors, or `seeded(shape, dtype, input_class)`
+    recipe      how fn quantises its operands: decides the gate where the reference is a function
+    contract    what the call promises; "" is the op's default
+    gates       profile; "" is "default" for an op, "turbo" for a function
+    device      "cpu", "cuda", "cuda:N"; "" is that of the first tensor given, else a GPU if there is one
+    UsageError for inputs that do not fit the op or a function that returns something else; what `fn` raises passes through.
+    """
+    backend = _backend(device, inputs)
+    try:
+        given = {n: v.codes(_label(fn), n, seed) if isinstance(v, Seeded) else as_coded(v, f"input {n!r}") for n, v in inputs.items()}
+        tensors = {n: _on_device(backend, inputs[n], c) for n, c in given.items()}
+        if isinstance(reference, str):
+            task = _op_task(reference, given, layout, dict(options or {}), contract, grad, seed)
+        else:
+            first = call(backend, fn, tensors, {}, repeats=1).results
+            task = _function_task(backend, _label(fn), first, reference, given, recipe, contract, grad, seed)
+        upstream = {n: _on_device(backend, None, c) for n, c in task.upstream.items()}
+        called = call(backend, fn, tensors, upstream, names=task.names, repeats=repeats)
+        profile = load_profile(gates or task.profile)
+        found = {r.name: _judged(r, repeats, profile, task.truths[r.name]) for r in called.results if r.name in task.truths}
+        return Verification(found, called.changed)
+    finally:
+        backend.close()
+
+
+def _backend(device: str, inputs: Mapping[str, Any]) -> TorchBackend:
+    found = next((str(v.device) for v in inputs.values() if hasattr(v, "device") and hasattr(v, "detach")), "")
+    backend = open_backend(device or found or "auto")
+    if not isinstance(backend, TorchBackend):
+        raise UsageError("verify runs torch functions, and torch is not installed here; check() judges arrays without it")
+    return backend
+
+
+def _on_device(backend: TorchBackend, given: Any, coded: Coded) -> Any:
+    """The caller's own tensor where it is one, else a tensor of these codes."""
+    return given.detach().to(backend.device) if hasattr(given, "detach") else backend.to_device(np.array(coded.codes), coded.format)
+
+
+def _label(fn: Callable[..., Any]) -> str:
+    name = str(getattr(fn, "__name__", type(fn).__name__))
+    return "function" if name == "<lambda>" else name
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """What one output or gradient must be."""
+
+    case: Case
+    name: str
+    family: str
+    output: Output
+    reference: Reference
+    inputs: Mapping[str, Coded]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """names: the outputs the function must give, in order, () for any; upstream: gradients of outputs; truths by output or gradient."""
+
+    names: tuple[str, ...]
+    profile: str
+    upstream: Mapping[str, Coded]
+    truths: Mapping[str, _Truth]
+
+
+def _op_task(op: str, given: dict[str, Coded], layout: str, options: dict[str, OptionValue], contract: str, grad: bool, seed: int) -> _Task:
+    """The reference is an op of the registry: its forward case, and its backward one where it has that."""
+    spec = get_op(op)
+    encoding: Encoding = "fnuz" if any(c.format.endswith("fnuz") for c in given.values()) else "ocp"
+    forward = fitted(spec, given, layout if spec.layouts != ("",) else "", options, encoding)
+    upstream: dict[str, Coded] = {}
+    truths = _op_truths(spec, forward, given, contract, encoding)
+    names = tuple(truths)
+    if grad and "bwd" in spec.directions:
+        backward = replace(forward, direction="bwd")
+        for o in spec.operands(backward, encoding):
+            if o.name.startswith("grad_"):
+                upstream[o.name.removeprefix("grad_")] = Seeded(o.shape, o.format, "normal").codes(op, o.name, seed)
+        more = {f"grad_{n}": c for n, c in upstream.items()}
+        truths |= _op_truths(spec, backward, {**given, **more}, contract, encoding)
+    return _Task(names, "default", upstream, truths)
+
+
+def _op_truths(spec: OpSpec, case: Case, inputs: Mapping[str, Coded], contract: str, encoding: Encoding) -> dict[str, _Truth]:
+    references = spec.reference(case, inputs, encoding, contract or spec.contract(case))
+    name = case_id(case)
+    return {o.name: _Truth(case, name, spec.family, o, references[o.name], inputs) for o in spec.outputs(case, encoding)}
+
+
+def fitted(spec: OpSpec, given: Mapping[str, Coded], layout: str, options: dict[str, OptionValue], encoding: Encoding) -> Case:
+    """The forward case whose operands have these shapes and formats. UsageError says which operand does not fit."""
+    primes = (1009, 1013, 1019, 1021, 1031, 1033, 1039)
+    formats = list(dict.fromkeys(get_format(c.format).family for c in given.values()))
+    for letters in spec.dims:
+        probe = dict(zip(letters, primes, strict=False))
+        case = make_case(spec.name, tuple(probe.items()), layout=layout, format=formats[0], options=options, huge=True)
+        sizes: dict[str, int] = {}
+        for operand in spec.operands(case, encoding):
+            shape = given[operand.name].shape if operand.name in given else ()
+            for factor, size in zip(operand.stored, shape, strict=False):
+                for letter, prime in probe.items():
+                    if factor % prime == 0 and size * prime % factor == 0:
+                        sizes.setdefault(letter, size * prime // factor)
+        if set(sizes) != set(letters):
+            continue
+        case = make_case(spec.name, tuple((d, sizes[d]) for d in letters), layout=layout, format=formats[0], options=options, huge=True)
+        wanted = {o.name: (o.stored, o.format) for o in spec.operands(case, encoding)}
+        found = {n: (c.shape, c.format) for n, c in given.items()}
+        if wanted != found:
+            raise UsageError(
+                f"inputs of op {spec.name}{f' (layout {layout})' if layout else ''}: found {_texts(found)}; expected {_texts(wanted)}"
+            )
+        return case
+    names = ", ".join(o.name for o in spec.operands(make_case(spec.name, tuple((d, 1) for d in spec.dims[0]), options=options), encoding))
+    raise UsageError(f"inputs of op {spec.name}: found {_texts({n: (c.shape, c.format) for n, c in given.items()})}; expected {names}")
+
+
+def _texts(operands: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
+    return ", ".join(f"{n} {list(shape)} {fmt}" for n, (shape, fmt) in operands.items())
+
+
+def _function_task(
+    backend: TorchBackend, label: str, first: tuple[Result, ...], reference: Callable[..., Any], given: Mapping[str, Coded], recipe: str,
+    contract: str, grad: bool, seed: int,
+) -> _Task:  # fmt: skip
+    """The reference is a function of float64 tensors: outputs are named, and have formats, as in the first run of the function."""
+    formats = {r.name: r.format for r in first}
+    upstream: dict[str, Coded] = {}
+    if grad and any(_differentiable(c.format) for c in given.values()):
+        for r in first:
+            if _differentiable(r.format):
+                upstream[r.name] = Seeded(r.shape, r.format, "normal").codes(label, f"grad_{r.name}", seed)
+    values = expected(backend.torch, reference, given, upstream, tuple(formats))
+    families = [get_family(c.format) for c in given.values() if get_format(c.format).kind == "float"]
+    case = Case(label, (), format=get_recipe(recipe).element if recipe else (families or ["float32"])[0], recipe=recipe)
+    truths = {}
+    for name, value in values.items():
+        forward = name in formats
+        fmt = formats[name] if forward else given[name[1:]].format
+        truth = Reference("values", fmt, tuple(value.shape), contract, partial(_panels, value))
+        direction = case if forward else replace(case, direction="bwd")
+        truths[name] = _Truth(direction, label, label, Output(name, tuple(value.shape), fmt), truth, {})
+    return _Task(tuple(formats), "turbo", upstream, truths)
+
+
+def _differentiable(fmt: str) -> bool:
+    f = get_format(fmt)
+    return f.kind == "float" and f.bits > 8
+
+
+def _panels(values: Values) -> Iterator[Panel]:
+    rows = values.reshape(rows_and_columns(values.shape))
+    for first, end in row_blocks(values.shape):
+        yield Panel(first, rows[first:end])
+
+
+def _judged(result: Result, repeats: int, profile: Profile, truth: _Truth) -> Comparison:
+    views = [c.result().reshape(rows_and_columns(result.shape)) for c in result.codes]
+    variants = tuple(partial(_rows, view) for view in views)
+    contract = truth.reference.contract
+    side = SideTensor(LABEL, result.format, result.shape, "", variants, contract, result.never_written, repeats)
+    judged = judge_tensor(
+        truth.case,
+        truth.name,
+        truth.family,
+        "",
+        truth.output,
+        [side],
+        {LABEL: truth.reference},
+        profile,
+        inputs={LABEL: dict(truth.inputs)},
+    )
+    return Comparison(judged.sides[0], judged)
+
+
+def _rows(view: Codes, first: int, end: int) -> Codes:
+    return view[first:end]
+
+
+__all__ = ["Seeded", "Verification", "seeded", "verify"]

@@ -1,0 +1,189 @@
+"""verify(): functions as users write them, forward and backward, right and wrong."""
+
+import numpy as np
+import pytest
+import torch
+
+import accuracy_eval as ae
+from accuracy_eval.errors import UsageError, VerdictError
+
+GEMM = {"a": ae.seeded((24, 96), "bfloat16"), "b": ae.seeded((96, 16), "bfloat16")}
+
+
+class WrongGradient(torch.autograd.Function):
+    """A product whose gradient of b misses the last quarter of the rows."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        rows = a.shape[0] * 3 // 4
+        return g @ b.t(), a[:rows].t() @ g[:rows]
+
+
+def test_a_product_is_judged_by_the_budget_of_its_op_forward_and_backward():
+    v = ae.verify(torch.matmul, reference="gemm", inputs=GEMM)
+    assert {n: c.verdict for n, c in v.comparisons.items()} == {"d": "PASS", "da": "PASS", "db": "PASS"}
+    assert v.passed
+    assert v.comparisons["d"].contract == "fp32acc"
+    assert v.message.splitlines()[0].startswith("PASS gemm.m24.n16.k96.nn.bfloat16.normal.s0 output 'd' (bfloat16): error")
+    v.raise_for_verdict()
+
+
+def test_a_wrong_gradient_fails_with_its_cause_though_the_forward_pass_is_right():
+    v = ae.verify(WrongGradient.apply, reference="gemm", inputs=GEMM)
+    assert {n: c.verdict for n, c in v.comparisons.items()} == {"d": "PASS", "da": "PASS", "db": "FAIL"}
+    assert "k-tail-missing" in [d.code for d in v.comparisons["db"].diagnoses]
+    assert v.comparisons["db"].diagnoses[0].evidence["from_k"] == 18
+    assert v.message.startswith("FAIL gemm.m24.n16.k96.nn.bfloat16.normal.bwd.s0 output 'db'")
+    with pytest.raises(VerdictError, match="output 'db'"):
+        v.raise_for_verdict()
+    assert ae.verify(WrongGradient.apply, reference="gemm", inputs=GEMM, grad=False).passed
+
+
+def test_layouts_options_and_given_tensors_reach_the_reference():
+    a, b, bias = torch.randn(96, 24), torch.randn(16, 96), torch.randn(16)
+
+    def layer(a, b, bias):
+        return torch.addmm(bias, a.t(), b.t(), alpha=0.5)
+
+    call = {"reference": "gemm", "inputs": {"a": a, "b": b, "bias": bias}, "layout": "tt", "grad": False}
+    assert ae.verify(layer, options={"alpha": 0.5, "bias": True}, **call).passed
+    assert not ae.verify(layer, options={"bias": True}, **call).passed
+
+
+def test_a_gated_epilogue_finds_its_sizes_and_the_exchanged_halves():
+    inputs = {"a": ae.seeded((8, 64)), "b": ae.seeded((64, 48))}
+    options = {"activation": "silu", "gated": True}
+
+    def swiglu(a, b):
+        gate, up = (a @ b).chunk(2, -1)
+        return torch.nn.functional.silu(gate) * up
+
+    def exchanged(a, b):
+        up, gate = (a @ b).chunk(2, -1)
+        return torch.nn.functional.silu(gate) * up
+
+    assert ae.verify(swiglu, reference="gemm_epilogue", inputs=inputs, options=options).passed
+    v = ae.verify(exchanged, reference="gemm_epilogue", inputs=inputs, options=options)
+    assert v.comparisons["y"].diagnoses[0].sentence == "gate and up projections are exchanged"
+
+
+def test_a_function_is_judged_by_a_function_in_float64_with_gradients():
+    def norm(x, w):
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True)) * w).to(x.dtype)
+
+    seen = []
+
+    def reference(x, w):
+        seen.append((x.dtype, str(x.device)))
+        return x / x.square().mean(-1, keepdim=True).sqrt() * w
+
+    inputs = {"x": ae.seeded((16, 80), "bfloat16", "outlier"), "w": ae.seeded((80,), "bfloat16")}
+    v = ae.verify(norm, reference=reference, inputs=inputs)
+    assert set(v.comparisons) == {"output", "dx", "dw"}
+    assert v.passed
+    assert seen[0] == (torch.float64, "cpu")
+    doubled = ae.verify(lambda x, w: 2 * norm(x, w), reference=reference, inputs=inputs)
+    assert "gain" in [d.code for d in doubled.comparisons["output"].diagnoses]
+
+
+def test_the_gate_is_that_of_the_recipe_not_of_the_output_format():
+    def through_e4m3(a, b):
+        return (a.to(torch.float8_e4m3fn).float() @ b.to(torch.float8_e4m3fn).float()).to(torch.bfloat16)
+
+    call = {"reference": torch.matmul, "inputs": GEMM, "grad": False}
+    plain = ae.verify(through_e4m3, **call)
+    assert (plain.passed, plain.comparisons["output"].gates[0].gate) == (False, "allclose-16-bit")
+    quantised = ae.verify(through_e4m3, recipe="tensorwise", **call)
+    assert (quantised.passed, quantised.comparisons["output"].gates[0].gate) == (True, "snr-e4m3")
+
+
+def test_outputs_have_names_and_integers_no_gradient():
+    def pair(x, index):
+        return {"rows": x[index], "total": x.sum(1)}
+
+    inputs = {"x": ae.seeded((12, 8)), "index": torch.tensor([3, 1, 1])}
+    v = ae.verify(pair, reference=pair, inputs=inputs)
+    assert set(v.comparisons) == {"rows", "total", "dx"}
+    assert v.passed
+    with pytest.raises(UsageError, match="returned output; expected rows, total"):
+        ae.verify(pair, reference=lambda x, index: {"output": x}, inputs=inputs)
+
+
+def test_runs_that_differ_are_a_warning_and_each_is_judged():
+    calls = []
+
+    def unsteady(a, b):
+        calls.append(1)
+        d = a @ b
+        if len(calls) % 2:
+            d[3, 5] += 100
+        return d
+
+    v = ae.verify(unsteady, reference="gemm", inputs=GEMM, grad=False)
+    assert v.comparisons["d"].verdict == "FAIL"
+    assert v.comparisons["d"].diagnoses[0].code == "nondeterministic"
+
+
+def test_a_function_that_changes_its_inputs_fails_and_the_callers_tensors_stay():
+    x = torch.ones(4, 4)
+
+    def inplace(x):
+        return x.mul_(2)
+
+    v = ae.verify(inplace, reference=lambda x: x * 2, inputs={"x": x}, grad=False)
+    assert not v.passed
+    assert v.message.startswith("FAIL: the function changed its input 'x' in place")
+    assert x.eq(1).all()
+
+
+def test_gradients_of_a_module_do_not_add_up_over_runs():
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(32, 8)
+    double = torch.nn.Linear(32, 8).double()
+    double.load_state_dict({k: v.double() for k, v in layer.state_dict().items()})
+    v = ae.verify(layer, reference=double, inputs={"x": ae.seeded((5, 32))}, repeats=3)
+    assert v.passed
+    assert layer.weight.grad is None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (
+            {"a": ae.seeded((4, 8)), "b": ae.seeded((7, 3))},
+            r"found a \[4, 8\] float32, b \[7, 3\] float32; expected a \[4, 8\] float32, b \[8, 3\]",
+        ),
+        ({"a": ae.seeded((4, 8))}, r"inputs of op gemm: found a \[4, 8\] float32; expected a, b"),
+        ({"a": ae.seeded((4, 8)), "b": ae.seeded((8, 3), "bfloat16")}, r"b \[8, 3\] bfloat16; expected .* b \[8, 3\] float32"),
+    ],
+    ids=["sizes", "missing", "formats"],
+)
+def test_inputs_that_do_not_fit_the_op_are_refused(inputs, message):
+    with pytest.raises(UsageError, match=message):
+        ae.verify(torch.matmul, reference="gemm", inputs=inputs)
+
+
+def test_what_is_no_tensor_and_unknown_names_are_refused():
+    with pytest.raises(UsageError, match="unknown input class 'odd'"):
+        ae.seeded((2,), "float32", "odd")
+    with pytest.raises(UsageError, match="the function's output output is a float; expected a torch tensor"):
+        ae.verify(lambda x: 1.0, reference=lambda x: x, inputs={"x": ae.seeded((2,))})
+    with pytest.raises(UsageError, match="returned 2 tensors; expected d"):
+        ae.verify(lambda a, b: (a, b), reference="gemm", inputs=GEMM)
+
+
+def test_seeded_operands_are_those_of_every_machine():
+    x = ae.seeded((3, 5), "bfloat16")
+    first = ae.verify(lambda x: x.clone(), reference=lambda x: x, inputs={"x": x}, grad=False)
+    assert first.comparisons["output"].metrics["mismatch_count"] == 0
+    codes = x.codes("function", "x", 0).codes
+    from accuracy_eval.inputs import generate
+
+    np.testing.assert_array_equal(codes, generate("function", "x", (3, 5), "normal", 0, "bfloat16"))
