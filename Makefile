@@ -18,9 +18,9 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/pip install --quiet -e '.[dev]'
 	touch $@
 
-# sshd for the transfer tests, LibreOffice and poppler for the report tests, compilers for the programs that read fixtures
-system:
-	sh tools/system-packages.sh
+# sshd for the transfer tests; LibreOffice, poppler, a headless Chromium for the report tests; compilers for the programs that read fixtures
+system: setup
+	sh tools/system-packages.sh $(BIN)/python
 
 demo: setup
 	$(BIN)/accuracy-eval demo

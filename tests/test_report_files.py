@@ -86,8 +86,8 @@ def test_damaged_manifest_removes_nothing(text: str, tmp_path: Path) -> None:
 
 
 def test_unknown_form_names_all_forms(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown report form 'html'; allowed: csv, json, junit, md, xlsx"):
-        write_reports(passing_results(), tmp_path / "x", ("html",))
+    with pytest.raises(UsageError, match="unknown report form 'pdf'; allowed: csv, html, json, junit, md, xlsx"):
+        write_reports(passing_results(), tmp_path / "x", ("pdf",))
     assert not (tmp_path / "x").exists()
 
 

@@ -15,6 +15,9 @@ from accuracy_eval.cli.selection import FILTERS, selection
 if TYPE_CHECKING:
     from accuracy_eval.records import Case, Results
 
+FORMS = "xlsx,html,json,csv,md,junit"
+DEFAULT_FORMS = "xlsx,html,json"
+
 
 @click.command("compare", short_help="Judge dumps against the reference and each other; write reports.")
 @click.argument("dumps", nargs=-1, required=True, type=click.Path())
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--explain", is_flag=True, help="Name the order of operations that makes each product's bits; changes no verdict.")
 @click.option("--unit", metavar="UNIT", help="With --explain: whose arithmetic to try (default: each dump's device).")
 @click.option("--no-verify", is_flag=True, help="Skip the check of stored digests.")
-@click.option("--to", "forms", help="Reports to write: xlsx,json,csv,md,junit; none for no file (default: xlsx,json; with --case none).")
+@click.option("--to", "forms", help=f"Reports to write: {FORMS}; none for no file (default: {DEFAULT_FORMS}; with --case none).")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
 @click.option("--strict", is_flag=True, help="A warning exits with 1.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no table.")
@@ -55,7 +58,7 @@ def compare_command(
     if options["unit"] is not None and not options["explain"]:
         raise UsageError("--unit says whose arithmetic explains the outputs; give --explain with it")
     # one case looked at again must not replace the report of the whole run
-    wanted = report_forms(forms if forms is not None else "none" if options["cases"] and out is None else "xlsx,json")
+    wanted = report_forms(forms if forms is not None else "none" if options["cases"] and out is None else DEFAULT_FORMS)
     keep = case_filter({n: options.pop(n) for n in FILTERS})
     with progress("compare", quiet=quiet or as_json) as update:
         results = compare_dumps(

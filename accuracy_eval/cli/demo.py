@@ -40,4 +40,4 @@ def demo_command(out: str, device: str, quiet: bool) -> int:
             backend.close()
         with progress("compare", quiet=quiet) as update:
             results = compare_dumps(mine, h200, progress=update)
-    return present(results, forms=("xlsx", "json"), out=out, strict=False, quiet=False, as_json=False)
+    return present(results, forms=("xlsx", "html", "json"), out=out, strict=False, quiet=False, as_json=False)

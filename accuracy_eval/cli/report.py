@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
+from accuracy_eval.cli.compare import FORMS
+
 
 @click.command("report", short_help="Render reports again from a results.json.")
 @click.argument("results", type=click.Path())
-@click.option("--to", "forms", default="xlsx", show_default=True, help="xlsx,json,csv,md,junit.")
+@click.option("--to", "forms", default="xlsx,html", show_default=True, help=f"{FORMS}.")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
 @click.option("-q", "--quiet", is_flag=True, help="No table.")
 def report_command(results: str, forms: str, out: str | None, quiet: bool) -> int:

@@ -29,6 +29,7 @@ WRITERS: dict[str, Writer] = {
     for w in (
         Writer("json", "accuracy_eval.report.results_file", "results.json: everything, the source of all other forms (docs/results.md)"),
         Writer("xlsx", "accuracy_eval.report.xlsx", "summary.xlsx and one workbook per op family and shape"),
+        Writer("html", "accuracy_eval.report.html", "report.html: one page to look at, sort and filter, with a picture of every error"),
         Writer("csv", "accuracy_eval.report.flat", "results.csv: one flat row per verdict with all metrics"),
         Writer("md", "accuracy_eval.report.markdown", "summary.md: findings and counts, for a pull request or job summary"),
         Writer("junit", "accuracy_eval.report.junit", "junit.xml: one test case per verdict"),
@@ -48,7 +49,7 @@ def write_reports(results: Results, directory: str | Path, to: Sequence[str] = (
             raise unknown("report form", form, WRITERS)
     from accuracy_eval.report.files import publish
 
-    return publish(Path(directory), {form: WRITERS[form].load() for form in dict.fromkeys(to)}, results)
+    return publish(Path(directory), {form: w.load() for form, w in WRITERS.items() if form in to}, results)
 
 
 def load_results(path: str | Path) -> Results:

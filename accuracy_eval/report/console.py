@@ -95,8 +95,7 @@ def _count_table(results: Results, width: int, color: bool) -> list[str]:
 def _pair_lines(results: Results, width: int, color: bool) -> list[str]:
     lines = []
     for summary in pair_summaries(results.tensors).values():
-        parts = ", ".join(f"{n} {who}" for who, n in sorted(summary.attributions.items(), key=lambda item: (-item[1], item[0])))
-        text = f"  {_paint(summary.verdict, color)} {messages.visible(summary.a)} against {messages.visible(summary.b)}: {parts}"
+        text = f"  {_paint(summary.verdict, color)} {messages.visible(summary.a)} against {messages.visible(summary.b)}: {summary.answers}"
         lines += _wrapped(text, width, "    ")
     return lines
 

@@ -74,22 +74,31 @@ def _of_tensor(results: Results, result: TensorResult) -> Finding:
         speaker = Row(
             NotCompared(result.case_id, result.family, result.candidate, "", result.verdict, "no side and no pair was judged", result.case)
         )
-    pair = max((r.subject for r in pairs if isinstance(r.subject, Pair)), key=_pair_rank, default=None)
-    if pair is not None and pair.attribution in _SAYS_WHO:
-        who = messages.who_is_off(pair)
-    else:
-        who = _who_of_sides(sides) or messages.visible(speaker.actual)
+    pair = _worst_pair(result)
+    named = who(result) if pair is not None and pair.attribution in _SAYS_WHO else _who_of_sides(result)
     gate = messages.deciding_gate(speaker.gates)
     diagnoses = speaker.diagnoses or (pair.diagnoses if pair else ())
     cause = "; ".join(f"{messages.visible(d.code)}: {messages.visible(d.sentence)}" for d in diagnoses)
     return Finding(
-        result.verdict, result.case_id, result.family, result.candidate, result.tensor, who,
+        result.verdict, result.case_id, result.family, result.candidate, result.tensor, named or messages.visible(speaker.actual),
         speaker.reason, messages.visible(gate.source) if gate else "", cause, reproduce(results, result.case_id), speaker,
     )  # fmt: skip
 
 
-def _who_of_sides(sides: Sequence[Row]) -> str:
-    bad = [messages.visible(r.actual) for r in sides if r.verdict is Verdict.FAIL]
+def who(result: TensorResult) -> str:
+    """Who is off, in words: the worst pair's attribution, else the sides that failed; "" where nobody is."""
+    pair = _worst_pair(result)
+    if pair is not None and (pair.attribution in _SAYS_WHO or pair.verdict in QUIET):
+        return messages.who_is_off(pair)
+    return _who_of_sides(result) or (messages.who_is_off(pair) if pair else "")
+
+
+def _worst_pair(result: TensorResult) -> Pair | None:
+    return max(result.pairs, key=_pair_rank, default=None)
+
+
+def _who_of_sides(result: TensorResult) -> str:
+    bad = [messages.visible(s.label) for s in result.sides if s.verdict is Verdict.FAIL]
     return f"{', '.join(bad)} {'is' if len(bad) == 1 else 'are'} off" if bad else ""
 
 
@@ -152,6 +161,11 @@ class PairSummary:
     attributions: Counter[str]
     example: Pair
 
+    @property
+    def answers(self) -> str:
+        """How often each attribution came, the most frequent first: "44 same bytes, 15 equivalent"."""
+        return ", ".join(f"{n} {who}" for who, n in sorted(self.attributions.items(), key=lambda item: (-item[1], item[0])))
+
 
 def pair_summaries(tensors: Iterable[TensorResult]) -> dict[tuple[str, str], PairSummary]:
     """One summary per ordered pair of labels that occurs."""
@@ -188,11 +202,10 @@ def attribution_sentence(tensors: Sequence[TensorResult]) -> str:
     plural = "" if worst.attributions.total() == 1 else "s"
     of = f"{worst.attributions.total()} comparison{plural} of {messages.visible(worst.a)} and {messages.visible(worst.b)}"
     if worst.example.verdict in QUIET or worst.example.attribution in _ATTRIBUTION_RANK[:2]:
-        parts = ", ".join(f"{n} {who}" for who, n in sorted(worst.attributions.items(), key=lambda item: (-item[1], item[0])))
         more = "" if len(summaries) == 1 else f"; the other {len(summaries) - 1} pairs of dumps are no worse"
         if bad:  # results that have no counterpart in the other dump, such as a kernel of one's own
             return f"{', '.join(bad)} against the reference; in {of} nobody is off."
-        return f"Nobody is off in {of}: {parts}{more}."
+        return f"Nobody is off in {of}: {worst.answers}{more}."
     who = worst.who[:1].upper() + worst.who[1:] if worst.who in _GENERAL else worst.who
     example = messages.visible(worst.example.sentence) or "see the findings"
     return f"{who} in {worst.attributions[worst.who]} of {of}; for example: {example}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -270,6 +271,15 @@ def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def dimension_letters(rows: Iterable[Row]) -> list[str]:
     """Dimension letters of all cases, in order of first appearance."""
     return list(dict.fromkeys(letter for row in rows if row.case for letter in row.case.dims))
+
+
+def share_of_limit(gate: GateResult | None) -> float | None:
+    """The part of its limit a gate's value uses: 1 is the limit itself, more is beyond it. None where that says nothing."""
+    if gate is None or gate.value is None or not math.isfinite(gate.value) or gate.limit <= 0 or gate.value < 0:
+        return None
+    if gate.comparison in ("<=", "<"):
+        return gate.value / gate.limit
+    return gate.limit / gate.value if gate.comparison in (">", ">=") and gate.value > 0 else None
 
 
 def reproduce(results: Results, case_id: str) -> str:

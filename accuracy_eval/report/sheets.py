@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +10,9 @@ from typing import Any
 
 from accuracy_eval import messages
 from accuracy_eval.metrics.registry import KNOWN
-from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict, to_json
+from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict
 from accuracy_eval.report.findings import PairSummary, counts_sentence, findings, pair_summaries, side_summaries
+from accuracy_eval.report.platforms import platform_facts
 from accuracy_eval.report.rows import (
     COLUMNS,
     MARGIN_FORMAT,
@@ -189,22 +189,11 @@ def worst_sheet(book: Book, results: Results, part: Volume) -> None:
 def platform_sheet(book: Book, results: Results, part: Volume) -> None:
     """One row per property, one column per dump; a row whose values differ says so and is marked."""
     dumps = results.dumps
-    facts: dict[str, list[Any]] = {
-        "file": [d.file for d in dumps],
-        "content digest": [d.content_digest for d in dumps],
-        "suite": [d.suite for d in dumps],
-        "suite digest": [d.suite_digest for d in dumps],
-    }
-    flat = [_flat_platform(d.platform) for d in dumps]
-    for name in dict.fromkeys(n for table in flat for n in table):
-        facts[name] = [table.get(name) for table in flat]
     data = []
-    for name, values in facts.items():
-        differs = len({repr(v) for v in values}) > 1
-        style = Style(wrap=True, mark=differs, left=True)
-        data.append(
-            [Cell("differs" if differs else "same", MARK if differs else PLAIN), name, *(Cell(_or_unknown(v), style) for v in values)]
-        )
+    for fact in platform_facts(dumps):
+        style = Style(wrap=True, mark=fact.differs, left=True)
+        mark = Cell("differs" if fact.differs else "same", MARK if fact.differs else PLAIN)
+        data.append([mark, fact.name, *(Cell("unknown" if v is None else v, style) for v in fact.values)])
     width = max(22.0, min(46.0, 110 / max(len(dumps), 1)))
     columns = [
         TableColumn("differs"),
@@ -212,20 +201,6 @@ def platform_sheet(book: Book, results: Results, part: Volume) -> None:
         *(TableColumn(messages.visible(d.label), WRAP, width) for d in dumps),
     ]
     book.table("Platforms", columns, data, note="What each dump was made on. Filter the first column to see the differences.", freeze=2)
-
-
-def _flat_platform(platform: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in platform.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat_platform(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = value if value is None or isinstance(value, bool | int | float | str) else json.dumps(to_json(value))
-    return flat
-
-
-def _or_unknown(value: Any) -> Any:
-    return "unknown" if value is None else value
 
 
 def gate_sheet(book: Book, results: Results, part: Volume) -> None:
@@ -378,8 +353,7 @@ def matrix_sheet(book: Book, results: Results) -> None:
 
 
 def _pair_cell(s: PairSummary) -> Cell:
-    others = ", ".join(f"{n} {who}" for who, n in sorted(s.attributions.items(), key=lambda item: (-item[1], item[0])))
-    return _matrix_cell(s.verdict, f"{s.who}\n({others})")
+    return _matrix_cell(s.verdict, f"{s.who}\n({s.answers})")
 
 
 def _matrix_cell(verdict: Verdict | None, text: str) -> Cell:

@@ -1,0 +1,249 @@
+"""report.html: one page with everything in it: findings first, a table to sort and filter, pictures of each case. No network, no time.
+
+The page is a Jinja template with its style and script put inside. Rows are plain table rows. What opens below a row is one line of JSON a
+tensor, all of them compressed (a tenth of the size) and unpacked when the first case is opened: a page of thousands of cases opens at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from accuracy_eval import messages
+from accuracy_eval.metrics.registry import KNOWN
+from accuracy_eval.ops.spec import rows_and_columns
+from accuracy_eval.records import NotCompared, Results, Side, TensorResult, Verdict, to_json
+from accuracy_eval.report import findings as first
+from accuracy_eval.report.platforms import platform_facts
+from accuracy_eval.report.rows import Row, metric_names, reproduce, shape_text, share_of_limit, tensor_rows
+from accuracy_eval.report.xlsx import SUMMARY, volumes
+
+NAME = "report.html"
+MAX_FINDINGS = 40  # written out at the top; all are in the table
+QUIET_WORST = 3  # elements shown of what passed
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the table: a tensor, or a case not compared. `share` is the part of its limit that the nearest or worst gate uses."""
+
+    item: TensorResult | NotCompared
+    rows: tuple[Row, ...]
+    who: str
+    cause: str
+    share: float | None
+    workbook: str
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.item.verdict
+
+    @property
+    def tensor(self) -> str:
+        return messages.visible(self.item.tensor) if isinstance(self.item, TensorResult) else messages.visible(self.item.label)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the filters choose by."""
+        case = self.item.case
+        values = (case.op, case.format, case.lane, shape_text(case)) if case else (self.item.family, "", "", "")
+        return dict(zip(("op", "format", "lane", "shape"), map(messages.visible, values), strict=True))
+
+    @property
+    def share_text(self) -> str:
+        if self.share is None:
+            return ""
+        return f"{100 * self.share:.3g} %" if self.share <= 1 else f"{messages.number(self.share, 3)} ×"
+
+
+def write(results: Results, folder: Path) -> list[Path]:
+    """Write report.html into `folder`; it links to the workbooks that lie there or in the folder above, where reports are published."""
+    path = folder / NAME
+    parts = [p for p in volumes(results) if _beside(folder, p.file)]
+    files = {id(item): p.file for p in parts for item in (*p.tensors, *p.skipped)}
+    lines = list(_lines(results, files))
+    found = first.findings(results)
+    labels = [d.label for d in results.dumps]
+    places = {id(line.item): i for i, line in enumerate(lines)}
+    template = _environment().get_template("report.html.j2")
+    page = template.render(
+        results=results,
+        title=" vs ".join(map(messages.visible, labels)),
+        sentence=first.attribution_sentence(results.tensors),
+        counts=[(v, n) for v in first.ORDER if (n := first.total(results)[v])],
+        found=[(f, places.get(id(f.row.result or f.row.subject))) for f in found[:MAX_FINDINGS]],
+        found_count=len(found),
+        lines=lines,
+        choices={name: sorted({line.facts[name] for line in lines} - {""}) for name in ("op", "format", "lane", "shape")},
+        verdicts=[v for v in first.ORDER if any(line.verdict is v for line in lines)],
+        severity={v: v.severity for v in Verdict},
+        matrix=_matrix(results),
+        facts=platform_facts(results.dumps),
+        labels=labels,
+        workbooks=[(p.file, p.title, p.verdict, first.counts_sentence(p.counts)) for p in parts],
+        summary=f"{SUMMARY}.xlsx" if _beside(folder, f"{SUMMARY}.xlsx") else "",
+        details=_packed(json.dumps(_detail(results, line), separators=(",", ":"), allow_nan=False) for line in lines),
+        points=_json({"labels": labels, "points": list(_points(results, lines))}),
+        visible=messages.visible,
+    )
+    path.write_text(page, "utf-8", errors="backslashreplace", newline="\n")
+    return [path]
+
+
+def _environment() -> Environment:
+    loader = PackageLoader("accuracy_eval.report", "templates")
+    environment = Environment(
+        loader=loader, autoescape=select_autoescape(("html", "j2")), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals["source"] = lambda name: Markup(loader.get_source(environment, name)[0])
+    return environment
+
+
+def _beside(folder: Path, name: str) -> bool:
+    return (folder / name).exists() or (folder.parent / name).exists()
+
+
+def _lines(results: Results, files: Mapping[int, str]) -> Iterator[Line]:
+    """A line per tensor and per case not compared, the worst first, otherwise in the order of the results."""
+    items: list[TensorResult | NotCompared] = [*results.tensors, *results.not_compared]
+    for item in sorted(items, key=lambda i: -i.verdict.severity):
+        file = files.get(id(item), "")
+        if isinstance(item, NotCompared):
+            yield Line(item, (Row(item),), "", messages.visible(item.reason), None, file)
+            continue
+        rows = tuple(tensor_rows(item))
+        shares = [s for row in rows if (s := share_of_limit(row.gate)) is not None]
+        causes = dict.fromkeys(d.code for row in rows for d in row.diagnoses)
+        yield Line(item, rows, first.who(item), ", ".join(map(messages.visible, causes)), max(shares, default=None), file)
+
+
+def _detail(results: Results, line: Line) -> dict[str, Any]:
+    """What opens below a line."""
+    item = line.item
+    command = reproduce(results, item.case_id)
+    if isinstance(item, NotCompared):
+        return {"text": line.rows[0].message, "run": first.NEXT_BY_VERDICT.get(item.verdict, ""), "workbook": line.workbook}
+    rows = line.rows
+    names = [n for n in metric_names(rows) if any(row.flat.get(n) is not None for row in rows)]
+    gates = [
+        [
+            _subject(row), messages.visible(g.gate), messages.visible(g.metric), messages.number(g.value), g.comparison,
+            messages.number(g.limit), {True: "kept", False: "broken"}.get(g.passed, "not applied"),  # type: ignore[arg-type]
+            messages.visible(g.source if g.passed is not None else g.note),
+        ]
+        for row in rows for g in row.gates
+    ]  # fmt: skip
+    return {
+        "text": messages.result_message(item),
+        "run": command,
+        "workbook": line.workbook,
+        "columns": [[_subject(row), str(row.verdict)] for row in rows],
+        "metrics": [[n, KNOWN[n].unit if n in KNOWN else "", *(_text(row.flat.get(n)) for row in rows)] for n in names],
+        "gates": gates,
+        "worst": [w for row in rows for w in _worst(row)],
+        "sketches": [s for row in rows if (s := _sketch(row, item.shape))],
+        "group": _series(item),
+    }
+
+
+def _subject(row: Row) -> str:
+    return f"{messages.visible(row.actual)} against {messages.visible(row.expected)}"
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else messages.number(value, 6)
+
+
+def _worst(row: Row) -> Iterator[list[str]]:
+    shown = row.worst if row.verdict is not Verdict.PASS else row.worst[:QUIET_WORST]
+    for e in shown:
+        reference = e.expected if isinstance(row.subject, Side) else e.reference
+        codes = messages.code_text(e.actual_code, row.format), messages.code_text(e.expected_code, row.format)
+        numbers = (e.actual, None if isinstance(row.subject, Side) else e.expected, reference, e.error, e.ulp, e.budget)
+        actual, expected, truth, error, ulp, budget = (_text(v) for v in numbers)
+        yield [_subject(row), messages.index_text(e.index), codes[0], actual, codes[1], expected, truth, error, ulp, budget]
+
+
+def _sketch(row: Row, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    assert not isinstance(row.subject, NotCompared)
+    s = row.subject.sketch
+    if not s.ulp_histogram:
+        return None
+    bins = [[b.low, b.high, b.ulp, b.limit] for b in s.by_input]
+    plain: dict[str, Any] = to_json(
+        {
+            "title": _subject(row),
+            "histogram": s.ulp_histogram,
+            "map": s.error_map,
+            "cell": s.cell,
+            "shape": rows_and_columns(shape),
+            "inputs": bins,
+        }
+    )
+    return plain
+
+
+def _series(item: TensorResult) -> str:
+    """What cases that differ in k alone have in common; "" for ops without k."""
+    case = item.case
+    if "k" not in case.dims:
+        return ""
+    others = [f"{letter}{size}" for letter, size in case.shape if letter != "k"]
+    return "|".join([case.op, *others, case.layout, case.format, case.out_format, case.recipe, str(case.options), case.input_class,
+                     case.lane, case.direction, str(case.seed), item.candidate, item.tensor])  # fmt: skip
+
+
+def _points(results: Results, lines: Sequence[Line]) -> Iterator[list[Any]]:
+    """[line, dump, k or null, share of limit, relative error, group of the strip plot, series] of every side that has a limit."""
+    index = {d.label: i for i, d in enumerate(results.dumps)}
+    series: dict[str, int] = {}
+    for i, line in enumerate(lines):
+        item = line.item
+        if isinstance(item, NotCompared):
+            continue
+        for row in line.rows:
+            share = share_of_limit(row.gate)
+            if not isinstance(row.subject, Side) or share is None:
+                continue
+            name = _series(item)
+            number = series.setdefault(name, len(series)) if name else None
+            group = f"{item.case.op} {item.case.format}"
+            yield [i, index.get(row.actual, 0), item.case.dims.get("k"), share, to_json(row.flat.get("rel_fro")), group, number]
+
+
+def _matrix(results: Results) -> list[tuple[str, list[tuple[Verdict | None, str]]]]:
+    """Dump against the reference and every other dump: worst verdict, and how often each answer came."""
+    pairs, sides = first.pair_summaries(results.tensors), first.side_summaries(results.tensors)
+    labels = [d.label for d in results.dumps]
+    rows = []
+    for a in labels:
+        counts = sides.get(a)
+        worst = max(counts, key=lambda v: v.severity) if counts else None
+        cells: list[tuple[Verdict | None, str]] = [(worst, first.counts_sentence(counts) if counts else "not judged")]
+        for b in labels:
+            s = pairs.get((a, b)) or pairs.get((b, a))
+            text = (
+                ", ".join(f"{n} {who}" for who, n in sorted(s.attributions.items(), key=lambda x: (-x[1], x[0]))) if s else "not compared"
+            )
+            cells.append((None, "—") if a == b else (s.verdict if s else None, text))
+        rows.append((a, cells))
+    return rows
+
+
+def _json(value: Any) -> Markup:
+    """JSON that may stand inside a script element."""
+    text = json.dumps(to_json(value), separators=(",", ":"))  # ASCII: line separators and surrogates are escapes
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _packed(lines: Iterable[str]) -> Markup:
+    """Lines of text, deflated (zlib format), in base64."""
+    return Markup(base64.b64encode(zlib.compress("\n".join(lines).encode(), 9)).decode())
