@@ -74,7 +74,7 @@ def test_compare_prints_the_verdict_first_and_writes_the_reports(dumps, tmp_path
     assert code == 0
     assert text.startswith("PASS cpu vs truth · 4 PASS · profile default")
     names = sorted(p.name for p in (tmp_path / "r").iterdir() if not p.name.startswith("."))
-    assert names == ["gemm-m16.n8.k32.xlsx", "results.json", "summary.xlsx"]
+    assert names == ["gemm-m16.n8.k32.xlsx", "report.html", "results.json", "summary.xlsx"]
     assert max(len(line) for line in text.splitlines() if not line.startswith("  /")) <= 80
 
 
