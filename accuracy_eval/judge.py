@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from accuracy_eval.attribution import attribute, reported
 from accuracy_eval.budget import ResolutionMeter
 from accuracy_eval.contracts import looser_contracts
-from accuracy_eval.cpu_ref.overflow import taken_as_right
 from accuracy_eval.diagnose import Context, context_of, diagnose, named, rows_of, structural
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import Gate, Profile
@@ -66,7 +65,7 @@ class SideTensor:
 class _Found:
     """What measuring left of one side: a measurement per variant against the truth and against the rounded truth, its total error, the
     expected rows (codes or values) and their budgets where they were few enough to keep, what the reference could have shown, and how
-    many elements are rightly Inf or NaN because a running sum may overflow there."""
+    many elements differ from it and are right all the same, with the reason."""
 
     truth: tuple[Measured, ...]
     rounded: tuple[Measured, ...]
@@ -75,7 +74,7 @@ class _Found:
     resolution: Mapping[str, Any]
     coded: bool
     budget: NDArray[np.float64] | None
-    overflown: int
+    exempt: tuple[int, str]
 
 
 def side_of(label: str, tensor: Coded, sha256: str = "", contract: str = "") -> SideTensor:
@@ -188,14 +187,14 @@ def _measure(
     unquantised = reference.unquantised() if reference and reference.unquantised else None
     unequal = [(a, b) for a, b in itertools.combinations(sides, 2) if keys[a.label] != keys[b.label]]
     pairs = {(a.label, b.label): meter(False) for a, b in unequal}
-    overflown = dict.fromkeys(truth, 0)
+    exempt = dict.fromkeys(truth, 0)
     for panel in reference.panels() if reference else _panels(shape):
         first, end = panel.first_row, panel.first_row + len(panel.values)
         codes = {k: [rows(first, end) for rows in s.variants] for k, s in distinct.items()}
         expected = encode(panel.values, fmt) if rounded else panel.values
         for k in truth:
             settled = [_settled(c, panel, reference, fmt) for c in codes[k]]
-            overflown[k] += max(count for _, count in settled)
+            exempt[k] += max(count for _, count in settled)
             for m, (c, _) in zip(truth[k], settled, strict=True):
                 m.update(first, c, panel.values, panel.budget)
             for m, (c, _) in zip(against_rounded.get(k, ()), settled, strict=False):
@@ -224,24 +223,22 @@ def _measure(
     budget = np.concatenate(budgets) if budgets else None
     results = {k: [m.result() for m in meters] for k, meters in truth.items()}
     roundeds = {k: [m.result() for m in meters] for k, meters in against_rounded.items()}
+    why = reference.exempt.why if reference.exempt else ""
     for s in sides:
         k = keys[s.label]
         totals = tuple(t.result() if unquantised is not None else {} for t in total[k])
-        by_side[s.label] = _Found(
-            tuple(results[k]), tuple(roundeds.get(k, results[k])), totals, expected_rows, seen, coded, budget, overflown[k]
-        )
+        against = tuple(roundeds.get(k, results[k]))
+        by_side[s.label] = _Found(tuple(results[k]), against, totals, expected_rows, seen, coded, budget, (exempt[k], why))
     by_pair.update({pair: m.result() for pair, m in pairs.items()})
 
 
 def _settled(codes: Codes, panel: Panel, reference: Reference | None, fmt: str) -> tuple[Codes, int]:
-    """The codes with the expected ones where an Inf or NaN is right because a running sum may overflow there; how many those are."""
-    if reference is None or reference.overflows is None:
-        return codes, 0
-    right = taken_as_right(codes, panel.values, reference.overflows, fmt, panel.first_row)
-    if right is None:
+    """The codes with the expected ones where others are right too; how many those are."""
+    right = None if reference is None or reference.exempt is None else reference.exempt.mask(codes, panel.values, panel.first_row)
+    if reference is None or right is None:
         return codes, 0
     settled = codes.copy()
-    settled[right] = encode(panel.values[right], fmt)
+    settled[right] = panel.values[right] if reference.kind == "codes" else encode(panel.values[right], fmt)
     return settled, int(right.sum())
 
 
@@ -291,11 +288,11 @@ def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequ
         verdict = Verdict.FAIL
     elif len(s.variants) > 1 and verdict is Verdict.PASS:
         verdict = Verdict.WARN
-    if found.overflown and verdict is not Verdict.FAIL:
-        if found.overflown == total:
+    count, why = found.exempt
+    if count and verdict is not Verdict.FAIL:
+        if count == total:
             verdict = Verdict.WARN  # right, but nothing was measured
-        overflow = f"{found.overflown} of {total} elements Inf or NaN: a running sum of {s.contract} may overflow there in some order"
-        note = f"{overflow}; {note}" if note else overflow
+        note = "; ".join(filter(None, (f"{count} of {total} {why}", note)))
     if not note and len(s.variants) == 1 and s.repeats > 1:
         bound = f" (95 %: at most {number(3 / s.repeats, 2)} of all runs do)" if s.repeats > 3 else ""
         note = f"0 of {s.repeats} repeats differ{bound}"

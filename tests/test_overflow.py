@@ -205,4 +205,4 @@ def test_partial_sums_of_small_problems_equal_every_subset_by_hand(options, bias
 def test_formats_without_infinity_are_left_alone():
     codes = encode(np.full((2, 2), 448.0), "float8_e4m3fn")
     assert get_format("float8_e4m3fn").has_inf is False
-    assert taken_as_right(codes, np.ones((2, 2)), lambda r, c: (np.ones(len(r), bool),) * 2, "float8_e4m3fn") is None
+    assert taken_as_right(lambda r, c: (np.ones(len(r), bool),) * 2, "float8_e4m3fn", codes, np.ones((2, 2))) is None

@@ -35,7 +35,7 @@ def sum_overflows(values_of: Callable[[Indices], Values], contract: str) -> Over
     return None if limit is None else partial(_sum_overflows, values_of, limit)
 
 
-def taken_as_right(codes: Codes, values: Values, overflows: Overflows, fmt: str, first_row: int = 0) -> Flags | None:
+def taken_as_right(overflows: Overflows, fmt: str, codes: Codes, values: Values, first_row: int = 0) -> Flags | None:
     """Elements of a panel [r, n] of actual codes that are Inf or NaN only because a running sum may overflow there; None if there are none.
 
     values  the truth. Where it is finite +Inf, −Inf and NaN may stand as the module says; where an operand makes it ±Inf, a NaN may, if

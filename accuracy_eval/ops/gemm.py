@@ -11,7 +11,7 @@ from typing import Any
 from accuracy_eval.contracts import default_contract
 from accuracy_eval.cpu_ref.gemm import gradient, panels
 from accuracy_eval.cpu_ref.operands import Gemm
-from accuracy_eval.cpu_ref.overflow import product_overflows
+from accuracy_eval.cpu_ref.overflow import Overflows, product_overflows, taken_as_right
 from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.formats import get_family
 from accuracy_eval.inputs.exact import integer_codes
@@ -20,6 +20,7 @@ from accuracy_eval.ops.operands import coded_companion, exact_companion
 from accuracy_eval.ops.scaled import first_sentence
 from accuracy_eval.ops.spec import (
     Encoding,
+    Exempt,
     Inputs,
     Operand,
     OpSpec,
@@ -124,11 +125,19 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
     return {name: replace(r, unquantised=before[name]) for name, r in references.items()}
 
 
+def overflowing(overflows: Overflows | None, contract: str, out_format: str) -> Exempt | None:
+    """Infinities and NaN of running sums that overflow on their way to another result."""
+    if overflows is None:
+        return None
+    why = f"elements Inf or NaN: a running sum of {contract} may overflow there in some order"
+    return Exempt(partial(taken_as_right, overflows, out_format), why)
+
+
 def product_reference(problem: Gemm, contract: str, out_format: str) -> Reference:
     """The truth about a product, with budgets under the contract."""
     return Reference(
         "values", out_format, (problem.m, problem.n), contract, partial(_panels, problem, contract, out_format), problem,
-        overflows=product_overflows(problem, contract),
+        exempt=overflowing(product_overflows(problem, contract), contract, out_format),
     )  # fmt: skip
 
 

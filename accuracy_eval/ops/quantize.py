@@ -1,4 +1,8 @@
-"""quantize: scale factors and element codes of an operand under a recipe, blocks along its last axis."""
+"""quantize: scale factors and element codes of an operand under a recipe, blocks along its last axis.
+
+A block holding NaN or Inf has a NaN scale under MX recipes, which makes every value of the block NaN whatever the element codes are
+(OCP Microscaling Formats 1.0). The scale is judged exactly; element codes under a NaN scale are not judged.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,13 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accuracy_eval.errors import UnsupportedCase
+from accuracy_eval.formats import Codes, is_nan
 from accuracy_eval.ops.spec import (
     Encoding,
+    Exempt,
     Inputs,
     Operand,
     OpSpec,
@@ -77,6 +84,8 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
         inverse = torch.where(field > 0, field << 23, torch.full_like(field, 1 << 22)).view(torch.float32)
         scaled = blocks * inverse
         stored = byte
+    if element.kind == "int":  # the cast truncates, and of NaN it is undefined
+        scaled = scaled.round().nan_to_num(nan=0.0)
     codes = scaled.clamp(-largest, largest).to(getattr(torch, element.name))
     codes = codes.view(torch.uint8).reshape(padded.shape)[:m, :n].contiguous().view(getattr(torch, element.name))
     return {"scale": stored.reshape(out["scale"].shape), "codes": codes}
@@ -114,10 +123,32 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
         for first, end in row_blocks(codes.shape):
             yield Panel(first, view[first:end])
 
+    def without_meaning(codes: Codes, expected: Codes, first_row: int) -> NDArray[np.bool_] | None:
+        """Element codes that differ in blocks whose scale is NaN. (The scale is an output of its own: it must be NaN there.)"""
+        scale = quantised()["scale"]
+        if not np.any(is_nan(scale.codes, scale.format)):
+            return None
+        rows = np.arange(first_row, first_row + len(codes))
+        nan = is_nan(_over_elements(scale.codes, get_recipe(case.recipe).block, rows, codes.shape[1]), scale.format)
+        differs = nan & (codes != expected)
+        return differs if differs.any() else None
+
+    exempt = {"codes": Exempt(without_meaning, "element codes in blocks whose scale is NaN, where every code means NaN")}
     return {
-        o.name: Reference("codes", o.format, o.shape, contract, partial(panels, o.name), resolution={"element": "one code"})
+        o.name: Reference(
+            "codes", o.format, o.shape, contract, partial(panels, o.name), resolution={"element": "one code"}, exempt=exempt.get(o.name)
+        )
         for o in _outputs(case, encoding)
     }
+
+
+def _over_elements(scale: Codes, block: tuple[int, int], rows: NDArray[np.int64], columns: int) -> Codes:
+    """The scale of each element of some rows: [len(rows), columns]. A block extent of 0 is the whole one."""
+    grid = scale.reshape(scale.shape if scale.ndim == 2 else (-1, 1))
+    high, wide = block
+    down = rows // high if high else np.zeros_like(rows)
+    across = np.arange(columns) // wide if wide else np.zeros(columns, np.int64)
+    return grid[np.ix_(down, across)]
 
 
 QUANTIZE = OpSpec(

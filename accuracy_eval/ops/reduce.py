@@ -12,6 +12,7 @@ from accuracy_eval.contracts import default_contract, parse_contract
 from accuracy_eval.cpu_ref.overflow import sum_overflows
 from accuracy_eval.cpu_ref.reduce import REDUCTIONS, Reduction, reduce, reduce_limit, sum_budget
 from accuracy_eval.formats import Values, decode, get_format, ulp
+from accuracy_eval.ops.gemm import overflowing
 from accuracy_eval.ops.spec import (
     Encoding,
     Inputs,
@@ -66,7 +67,8 @@ def _reference(r: Reduction, case: Case, inputs: Inputs, encoding: Encoding, con
         yield Panel(0, truth.reshape(shape), budget.reshape(shape))
 
     overflows = sum_overflows(lambda rows: decode(x.codes[rows], x.format), contract) if r.budgeted else None
-    return {"result": Reference("values", output.format, output.shape, contract, panels, overflows=overflows)}
+    exempt = overflowing(overflows, contract, output.format)
+    return {"result": Reference("values", output.format, output.shape, contract, panels, exempt=exempt)}
 
 
 def _parts(r: Reduction, codes: Any, fmt: str, out: str, contract: str) -> Iterator[tuple[int, Values, Values]]:

@@ -15,7 +15,6 @@ from accuracy_eval.records import Case, Coded, OptionValue
 
 if TYPE_CHECKING:
     from accuracy_eval.cpu_ref.operands import Gemm
-    from accuracy_eval.cpu_ref.overflow import Overflows
     from accuracy_eval.cpu_ref.sampling import Sample
 
 Encoding = Literal["ocp", "fnuz"]
@@ -70,12 +69,24 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Exempt:
+    """Elements that may differ from the truth because more than one answer is right.
+
+    mask  (codes [r, cols], truth [r, cols], first row) -> which elements those are, None for none
+    why   a clause after their count: "elements Inf or NaN: …"
+    """
+
+    mask: Callable[[NDArray[Any], NDArray[Any], int], NDArray[np.bool_] | None]
+    why: str
+
+
+@dataclass(frozen=True)
 class Reference:
     """The truth about one output, streamed in row panels of its 2-D view [prod(shape[:-1]), shape[-1]].
 
     problem     the GEMM behind it (cpu_ref.operands.Gemm), for what a lost product would change; None for other ops
     resolution  what certainly fails, where no budget says it: exact and coded companions, casts, codes
-    overflows   where a running sum of the contract may overflow although the whole sum does not; None: nowhere
+    exempt      elements that are right although they differ from this truth; None: there are none
     sample      a part of the truth to judge by where the whole costs too much; None: the panels are the truth
     unquantised the result of the operands before they were quantised, float64, in panels of the same rows: what total error is
                 measured against; None where nothing was quantised, or the operands are not known
@@ -88,7 +99,7 @@ class Reference:
     panels: Callable[[], Iterator[Panel]]
     problem: Any = None
     resolution: Mapping[str, Any] = field(default_factory=dict)
-    overflows: Overflows | None = None
+    exempt: Exempt | None = None
     sample: Callable[[], Sample] | None = None
     unquantised: Callable[[], Iterator[Panel]] | None = None
 
