@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -21,10 +21,10 @@ from accuracy_eval.digests import sha256_many
 from accuracy_eval.errors import AccuracyEvalError, FileError, InputMismatch, UsageError
 from accuracy_eval.formats import Codes, concrete
 from accuracy_eval.gates import Profile, load_profile
-from accuracy_eval.judge import Rows, SideTensor, judge_tensor
+from accuracy_eval.judge import Rows, SideTensor, facts_of, judge_tensor
 from accuracy_eval.ops.operands import operand_codes, quantised_inputs, stored_inputs
 from accuracy_eval.ops.registry import get_op
-from accuracy_eval.ops.spec import Encoding, Inputs, OpSpec, Reference, rows_and_columns
+from accuracy_eval.ops.spec import Encoding, Inputs, Joint, OpSpec, Output, Reference, rows_and_columns
 from accuracy_eval.records import (
     RESULTS_SCHEMA,
     Case,
@@ -37,6 +37,7 @@ from accuracy_eval.records import (
     Verdict,
 )  # fmt: skip
 from accuracy_eval.sampled import judge_sampled, scoped
+from accuracy_eval.scaling import with_scales
 from accuracy_eval.store import Dump
 from accuracy_eval.version import PRODUCER
 
@@ -256,21 +257,48 @@ def _judge_case(
         return {name: scoped(r, mode) for name, r in spec.reference(case, inputs[meaning], meaning, contract).items()}
 
     meaning_of = {e.label: meanings[e.encoding] for e in entries}
-    for output in spec.outputs(case, entries[0].encoding):
+    digests = {e.label: [t.sha256 for t in records[e.label].tensors if t.role == "output"] for e in entries}
+    joints = {e.label: _joint(e, records[e.label], spec, inputs[meaning_of[e.label]], verify) for e in entries}
+    derived = () if mode == "none" else spec.derived(case, entries[0].encoding)
+    for output in (*spec.outputs(case, entries[0].encoding), *derived):
         name = output.name
         truths = {} if mode == "none" else {e.label: truth(meaning_of[e.label], records[e.label].contract)[name] for e in entries}
 
         def under(label: str, contract: str, name: str = name) -> Reference:
             return truth(meaning_of[label], contract)[name]
 
-        sides = [_side(e, records[e.label], name, verify) for e in entries]
+        if output in derived:
+            sides = [_derived_side(e, output, joints[e.label]) for e in entries if name in joints[e.label].tensors]
+            if not sides or not profile.applicable(facts_of(case, spec.family, output, "")):
+                continue  # the outputs themselves say what is wrong, or the profile has nothing to say about this tensor
+        else:
+            sides = [_side(e, records[e.label], name, verify) for e in entries]
+        sides = [replace(s, derived=joints[s.label].metrics.get(name, {})) for s in sides]
         judge = judge_sampled if any(r.sample for r in truths.values()) else judge_tensor
         inputs_of = {e.label: inputs[meaning_of[e.label]] for e in entries}
         result = judge(
             case, record.id, spec.family, record.candidate, output, sides, truths, profile, cross_format=cross_format,
             under=under if truths else None, inputs=inputs_of,
         )  # fmt: skip
-        yield explainer(result, entries, sides, inputs_of) if explainer else result
+        if explainer and output not in derived:
+            result = explainer(result, entries, sides, inputs_of)
+        if output in derived:  # says nothing new about dumps whose outputs are the same bytes
+            result = replace(result, pairs=tuple(p for p in result.pairs if digests[p.a] != digests[p.b]))
+        rules = {label: j.rules[name] for label, j in joints.items() if name in j.rules}
+        yield with_scales(result, sides, truths, rules) if rules else result
+
+
+def _joint(e: Entry, record: CaseRecord, spec: OpSpec, inputs: Inputs, verify: bool) -> Joint:
+    """What the dump's outputs of the case say together."""
+    if spec.joint is None:
+        return Joint()
+    stored = {t.name: t for t in record.tensors if t.role == "output"}
+    held = {n: Coded(e.dump.view(record, t, verify=verify).reshape(t.shape), t.format) for n, t in stored.items()}
+    return spec.joint(record.case, inputs, e.encoding, held)
+
+
+def _derived_side(e: Entry, output: Output, joint: Joint) -> SideTensor:
+    return SideTensor(e.label, output.format, output.shape, "", (joint.tensors[output.name],))
 
 
 def _explainer(unit: str | None) -> Explainer:

@@ -13,7 +13,7 @@ from typing import Any
 
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import get_format
-from accuracy_eval.records import ERRORS, Attribution, Diagnosis, GateResult, Pair, Side, TensorResult, Verdict, WorstElement
+from accuracy_eval.records import ERRORS, Attribution, Diagnosis, GateResult, Pair, ScaleFacts, Side, TensorResult, Verdict, WorstElement
 
 REFERENCE = "reference"  # what a side is judged by, where a dump's label would stand
 COMPARISON_WORDS = {"<=": "must be at most", "<": "must be under", ">=": "must be at least", ">": "must be over", "==": "must be"}
@@ -231,6 +231,18 @@ def errors_text(side: Side) -> str:
     return ", ".join(f"{e} {_ERROR_WORDS[e](side.metrics)}{' FAIL' if e in broken else ''}" for e in ERRORS if e in judged)
 
 
+def scales_text(facts: ScaleFacts) -> str:
+    """How scale factors differ: "exponent 0 (200), +1 (56); at most 1 of itself apart; rule rceil, expected floor"."""
+    steps = ", ".join(f"{step:+d} ({count})" if step else f"0 ({count})" for step, count in facts.steps)
+    parts = [f"exponent {steps}" if steps else "no finite pair"]
+    if facts.nan_actual or facts.nan_expected:
+        parts.append(f"NaN on one side {facts.nan_actual}/{facts.nan_expected}")
+    if facts.max_rel is not None:
+        parts.append(f"at most {number(facts.max_rel, 2)} of itself apart")
+    parts.append(f"rule {facts.rule or 'unknown'}, expected {facts.expected_rule or 'unknown'}")
+    return "; ".join(parts)
+
+
 def resolution_text(resolution: Mapping[str, Any]) -> str:
     """The smallest faults that would have failed: "element 3.1e-4, row 2.2e-3, gain 4e-6, the loss of any of 256 k"."""
     parts = [f"{k} {_short(resolution[k])}" for k in ("element", "row", "column", "gain") if resolution.get(k) is not None]
@@ -272,6 +284,7 @@ def side_message(result: TensorResult, side: Side) -> str:
     lines += _gate_lines(side)
     parts = errors_text(side)
     lines += [f"  errors: {parts}"] if parts else []
+    lines += [f"  scales: {scales_text(side.scales)}"] if side.scales and side.verdict is not Verdict.PASS else []
     lines += [f"  cause {visible(d.code)}: {visible(d.sentence)}" for d in side.diagnoses]
     if side.off_contract:
         lines.append(f"  off contract: breaks {visible(side.contract)}, keeps {visible(side.off_contract)}")
@@ -290,6 +303,7 @@ def pair_message(result: TensorResult, pair: Pair) -> str:
     lines = [f"{_head(pair.verdict, result)} {subject}, {a} against {b}: {pair_reason(pair)} [{pair.attribution}]"]
     lines += _evidence(pair, fmt, (pair.a, pair.b), result.shape)
     lines += _gate_lines(pair)
+    lines += [f"  scales: {scales_text(pair.scales)}"] if pair.scales and pair.attribution is not Attribution.IDENTICAL else []
     lines += [f"  cause {visible(d.code)}: {visible(d.sentence)}" for d in pair.diagnoses]
     return "\n".join(lines)
 

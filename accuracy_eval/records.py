@@ -197,6 +197,24 @@ class GateResult:
 
 
 @dataclass(frozen=True)
+class ScaleFacts:
+    """What a tensor of scale factors says against another.
+
+    rule, expected_rule   rules that give exactly these scales for the data, joined by " or "; "" where none does, or is known
+    steps                 (exponent of actual less that of expected, how many), by step; NaN apart
+    nan_actual, nan_expected   scales that are NaN on that side alone
+    max_rel               largest |actual / expected - 1| over finite, non-zero expected scales; None without one
+    """
+
+    rule: str
+    expected_rule: str
+    steps: tuple[tuple[int, int], ...]
+    nan_actual: int
+    nan_expected: int
+    max_rel: float | None
+
+
+@dataclass(frozen=True)
 class WorstElement:
     """One of the largest errors of a tensor. Codes are integers of the side's format; None where there is no such side.
 
@@ -247,6 +265,7 @@ class Side:
     """One dump's tensor, judged against the reference.
 
     off_contract  a looser contract that the output keeps, where it breaks the one it promised: a FAIL with a name
+    scales        for scale factors: what they say against the expected ones
     """
 
     label: str
@@ -263,11 +282,12 @@ class Side:
     note: str = ""
     off_contract: str = ""
     sketch: Sketch = Sketch()
+    scales: ScaleFacts | None = None
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sides against each other: `a` is actual, `b` is expected."""
+    """Two sides against each other: `a` is actual, `b` is expected. `scales` as in `Side`."""
 
     a: str
     b: str
@@ -279,6 +299,7 @@ class Pair:
     worst: tuple[WorstElement, ...] = ()
     diagnoses: tuple[Diagnosis, ...] = ()
     sketch: Sketch = Sketch()
+    scales: ScaleFacts | None = None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from accuracy_eval.records import (
     NotCompared,
     Pair,
     Results,
+    ScaleFacts,
     Side,
     Sketch,
     TensorResult,
@@ -34,7 +35,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 RECORDS = {
     "": Results, "case": Case, "diagnosis": Diagnosis, "gate_result": GateResult, "worst_element": WorstElement, "side": Side, "pair": Pair,
     "tensor": TensorResult, "not_compared": NotCompared, "dump": DumpInfo, "gate": GateInfo, "sketch": Sketch,
-    "input_bin": InputBin,
+    "input_bin": InputBin, "scale_facts": ScaleFacts,
 }  # fmt: skip
 
 

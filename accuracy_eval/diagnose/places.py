@@ -315,7 +315,8 @@ def _is_transposed(look: Look, a: Values, moved: Values, e: Values) -> bool:
     with np.errstate(invalid="ignore"):
         error, rest = _norm(a - e), _norm(a - moved)
     different, size = np.count_nonzero(a != e), _norm(e)
-    return bool(different >= 6 and error > 0.1 * size and rest <= max(0.02 * error, 2 * look.rounding * size))
+    rounding = 0.0 if look.fmt.scale_only else 2 * look.rounding * size  # scale factors are moved, not rounded
+    return bool(different >= 6 and error > 0.1 * size and rest <= max(0.02 * error, rounding))
 
 
 def _norm(x: Values) -> float:

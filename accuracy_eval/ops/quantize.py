@@ -1,4 +1,4 @@
-"""quantize: scale factors and element codes of an operand under a recipe, blocks along its last axis.
+"""quantize: scale factors and element codes of an operand under a recipe, blocks along its last axis; their values are judged as well.
 
 A block holding NaN or Inf has a NaN scale under MX recipes, which makes every value of the block NaN whatever the element codes are
 (OCP Microscaling Formats 1.0). The scale is judged exactly; element codes under a NaN scale are not judged.
@@ -7,6 +7,7 @@ A block holding NaN or Inf has a NaN scale under MX recipes, which makes every v
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -14,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.errors import UnsupportedCase
-from accuracy_eval.formats import Codes, is_nan
+from accuracy_eval.formats import Codes, decode, encode, get_format, is_nan
 from accuracy_eval.ops.spec import (
     Encoding,
     Exempt,
     Inputs,
+    Joint,
     Operand,
     OpSpec,
     Output,
@@ -28,11 +30,11 @@ from accuracy_eval.ops.spec import (
     row_blocks,
     rows_and_columns,
 )  # fmt: skip
-from accuracy_eval.quantize import RECIPES, element_format, get_recipe, quantize
+from accuracy_eval.quantize import RECIPES, Quantised, block_maxima, dequantize, element_format, get_recipe, quantize, scale_rule
 from accuracy_eval.records import Case, Coded
 
 # the recipes whose quantiser people write in torch; the others exist as library kernels
-TORCH_RULES = ("max_over_amax", "amax_over_max", "floor", "even", "rceil", "ceil")
+TORCH_RULES = ("max_over_amax", "amax_over_max", "pow2", "floor", "even", "rceil", "ceil")
 
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
@@ -52,7 +54,13 @@ def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
     element = element_format(case.recipe, case.out_format or None, encoding=encoding).name
     shape, scale_format = _stored_scale(case.recipe, case.dims["m"], case.dims["n"], element)
     codes = Output("codes", (case.dims["m"], case.dims["n"]), element, exact=True)
-    return (Output("scale", shape, scale_format, exact=True), codes)
+    whole = (Output("global_scale", (), "float32", exact=True),) if get_recipe(case.recipe).rule == "nvfp4" else ()
+    return (Output("scale", shape, scale_format, exact=True), codes, *whole)
+
+
+def _derived(case: Case, encoding: Encoding) -> tuple[Output, ...]:
+    """The dequantised values: what total error is measured on."""
+    return (Output("values", (case.dims["m"], case.dims["n"]), "float64", exact=None),)
 
 
 def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,6 +86,10 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
             scale = (amax / torch.full_like(amax, largest)).clamp(min=floor)
             scaled = blocks / scale
         stored = scale
+    elif recipe.rule == "pow2":
+        exponent = _exponent(torch, amax.clamp(min=float(np.float32(recipe.floor))), "rceil", element)
+        stored = torch.where(amax.isfinite(), (exponent + 127) << 23, torch.full_like(exponent, 0x7FC00000)).view(torch.float32)
+        scaled = blocks / stored
     else:
         byte = _e8m0_byte(torch, amax, recipe.rule, element)
         field = 254 - byte.int()
@@ -92,10 +104,15 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
 
 
 def _e8m0_byte(torch: Any, amax: Any, rule: str, element: Any) -> Any:
-    """The shared exponent's byte by a rule of OCP MX 1.0 and its neighbours, from the bits of amax: no logarithm is taken."""
+    """The shared exponent's byte; NaN where amax is NaN or infinite."""
+    byte = _exponent(torch, amax, rule, element).clamp(-127, 127) + 127
+    return torch.where(amax.isfinite(), byte, torch.full_like(byte, 255)).to(torch.uint8)
+
+
+def _exponent(torch: Any, amax: Any, rule: str, element: Any) -> Any:
+    """Exponent of the scale by a rule of OCP MX 1.0 and its neighbours, from the bits of amax: no logarithm is taken."""
     emax = int(np.floor(np.log2(element.max)))
     bits = amax.contiguous().view(torch.int32)
-    finite = bits < 0x7F800000
     if rule == "even":
         bits = bits + (1 << (23 - element.fraction_bits - 1))
     exponent = (bits >> 23) - 127
@@ -104,42 +121,101 @@ def _e8m0_byte(torch: Any, amax: Any, rule: str, element: Any) -> Any:
     if rule == "rceil":
         top = np.float32(element.max).view(np.int32) & 0x7FFFFF
         exponent = exponent + ((bits & 0x7FFFFF) > int(top)).int()
-    byte = (exponent - emax).clamp(-127, 127) + 127
-    return torch.where(finite, byte, torch.full_like(byte, 255)).to(torch.uint8)
+    return exponent - emax
+
+
+def _quantised(case: Case, x: Coded, encoding: Encoding, scales: Mapping[str, Coded] | None = None) -> Quantised:
+    """x under the case's recipe; the codes a correct quantiser gives under other scales, where those are given."""
+    element = element_format(case.recipe, case.out_format or None, encoding=encoding)
+    if scales is None:
+        return quantize(x.codes, x.format, case.recipe, element=element)
+    whole = float(decode(scales["global_scale"].codes, "float32")) if "global_scale" in scales else None
+    return quantize(x.codes, x.format, case.recipe, element=element, scale=scales["scale"].codes, global_scale=whole)
 
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     x = inputs["x"]
 
     @cache
-    def quantised() -> dict[str, Coded]:
-        element = element_format(case.recipe, case.out_format or None, encoding=encoding)
-        q = quantize(x.codes, x.format, case.recipe, element=element)
-        return {"scale": Coded(q.scale, q.scale_format), "codes": Coded(q.codes, q.format)}
+    def quantised() -> Quantised:
+        return _quantised(case, x, encoding)
 
     def panels(name: str) -> Iterator[Panel]:
-        codes = quantised()[name].codes
-        view = codes.reshape(rows_and_columns(codes.shape))
-        for first, end in row_blocks(codes.shape):
+        q = quantised()
+        held = {"scale": q.scale, "codes": q.codes, "global_scale": q.global_scale}[name]
+        assert held is not None
+        view = held.reshape(rows_and_columns(held.shape))
+        for first, end in row_blocks(held.shape):
             yield Panel(first, view[first:end])
 
     def without_meaning(codes: Codes, expected: Codes, first_row: int) -> NDArray[np.bool_] | None:
         """Element codes that differ in blocks whose scale is NaN. (The scale is an output of its own: it must be NaN there.)"""
-        scale = quantised()["scale"]
-        if not np.any(is_nan(scale.codes, scale.format)):
+        q = quantised()
+        if not np.any(is_nan(q.scale, q.scale_format)):
             return None
         rows = np.arange(first_row, first_row + len(codes))
-        nan = is_nan(_over_elements(scale.codes, get_recipe(case.recipe).block, rows, codes.shape[1]), scale.format)
+        nan = is_nan(_over_elements(q.scale, get_recipe(case.recipe).block, rows, codes.shape[1]), q.scale_format)
         differs = nan & (codes != expected)
         return differs if differs.any() else None
 
+    def ideal() -> Iterator[Panel]:
+        for first, end in row_blocks(x.shape):
+            yield Panel(first, dequantize(quantised(), rows=(first, end)))
+
+    def source() -> Iterator[Panel]:
+        for first, end in row_blocks(x.shape):
+            yield Panel(first, decode(x.codes[first:end], x.format))
+
     exempt = {"codes": Exempt(without_meaning, "element codes in blocks whose scale is NaN, where every code means NaN")}
-    return {
+    found = {
         o.name: Reference(
             "codes", o.format, o.shape, contract, partial(panels, o.name), resolution={"element": "one code"}, exempt=exempt.get(o.name)
         )
         for o in _outputs(case, encoding)
     }
+    for o in _derived(case, encoding):
+        found[o.name] = Reference("values", o.format, o.shape, contract, ideal, unquantised=source)
+    return found
+
+
+def _differing(a: Codes, b: Codes, fmt: str) -> NDArray[np.bool_]:
+    """Codes that are not equal; NaN equals NaN."""
+    return np.asarray((a != b) & ~(is_nan(a, fmt) & is_nan(b, fmt)))
+
+
+def _saturated(codes: Codes, fmt: str) -> int:
+    """Elements at the largest magnitude of their format."""
+    top, bottom = encode(np.array([1.0, -1.0]) * get_format(fmt).max, fmt)
+    return int(((codes == top) | (codes == bottom)).sum())
+
+
+def _joint(case: Case, inputs: Inputs, encoding: Encoding, outputs: Mapping[str, Coded]) -> Joint:
+    """Scales against the recipe's, codes against the right ones under the scales they stand with, and the values of both."""
+    x, recipe = inputs["x"], get_recipe(case.recipe)
+    wanted = {o.name: o for o in _outputs(case, encoding)}
+    if any(outputs[n].shape != o.shape or outputs[n].format != o.format for n, o in wanted.items()):
+        return Joint()
+    ours, right = _quantised(case, x, encoding), _quantised(case, x, encoding, outputs)
+    scale, codes = outputs["scale"], outputs["codes"]
+    whole = outputs["global_scale"].codes if "global_scale" in outputs else None
+    scales = int(_differing(scale.codes, ours.scale, scale.format).sum())
+    if whole is not None and ours.global_scale is not None:
+        scales += int(_differing(whole, ours.global_scale, "float32").sum())
+    nan = is_nan(_over_elements(scale.codes, recipe.block, np.arange(x.shape[0]), x.shape[1]), scale.format)
+    wrong = {
+        "scale_mismatch_count": scales, "conversion_mismatch_count": int((_differing(codes.codes, right.codes, codes.format) & ~nan).sum()),
+    }  # fmt: skip
+    saturated = {"saturated_actual": _saturated(codes.codes, codes.format), "saturated_expected": _saturated(ours.codes, ours.format)}
+    stored = replace(ours, codes=codes.codes, scale=scale.codes, global_scale=whole)
+    rules = scale_rule(
+        block_maxima(x.codes, x.format, recipe), scale.codes, codes.format, scale_format=scale.format, floor=recipe.floor,
+        largest=recipe.largest(get_format(codes.format)), global_scale=None if whole is None else float(decode(whole, "float32")),
+    )  # fmt: skip
+    return Joint(
+        {"scale": {"scale_mismatch_count": scales}, "codes": {**wrong, **saturated}, "values": wrong},
+        {"values": lambda first, end: encode(dequantize(stored, rows=(first, end)), "float64")},
+        {"scale": tuple(rules)},
+    )
 
 
 def _over_elements(scale: Codes, block: tuple[int, int], rows: NDArray[np.int64], columns: int) -> Codes:
@@ -163,5 +239,7 @@ QUANTIZE = OpSpec(
     torch=_torch,
     reference=_reference,
     contract=lambda case: "exact",
-    recipes=tuple(name for name, r in RECIPES.items() if not r.hadamard and r.rule not in ("nvfp4", "unit")),
+    recipes=tuple(name for name, r in RECIPES.items() if not r.hadamard and r.rule != "unit"),
+    derived=_derived,
+    joint=_joint,
 )

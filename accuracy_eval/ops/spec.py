@@ -108,6 +108,20 @@ Inputs = Mapping[str, Coded]
 
 
 @dataclass(frozen=True)
+class Joint:
+    """What the outputs of one side say only together.
+
+    metrics   by output: metrics of metrics.registry.DERIVED
+    tensors   by derived output: rows (first, end) -> codes of its 2-D view
+    rules     by output that holds scale factors: names of the rules that give exactly these
+    """
+
+    metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tensors: Mapping[str, Callable[[int, int], NDArray[Any]]] = field(default_factory=dict)
+    rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Product:
     """One matrix product whose result is an output, or a part of it: what a matrix unit does for the op.
 
@@ -137,6 +151,8 @@ class OpSpec:
     received    (case, operands by name in canonical orientation, encoding) -> what a case with a recipe multiplies, by name and as
                 stored: element codes and scales. None: ops that receive their operands as they are
     refuse      (case) -> why this combination does not exist, or None
+    derived     (case, encoding) -> tensors that follow from the outputs: judged, never stored; `reference` knows them as well
+    joint       (case, inputs as stored, encoding, a side's outputs) -> what those say together; needed where there are derived ones
     """
 
     name: str
@@ -158,6 +174,8 @@ class OpSpec:
     directions: tuple[str, ...] = ("fwd",)
     received: Callable[[Case, Inputs, Encoding], dict[str, Coded]] | None = None
     refuse: Callable[[Case], str | None] = lambda case: None
+    derived: Callable[[Case, Encoding], tuple[Output, ...]] = lambda case, encoding: ()
+    joint: Callable[[Case, Inputs, Encoding, Mapping[str, Coded]], Joint] | None = None
 
     def option(self, case: Case, name: str) -> OptionValue:
         """The case's value of an option, else the op's default."""

@@ -10,8 +10,9 @@ libraries store as `scale_inv` is the scale here. Importing this package does no
 
 from __future__ import annotations
 
+from accuracy_eval.quantize.comparison import compare_scales
 from accuracy_eval.quantize.layout import pad_scales, padded_scale, swizzle_scales, unswizzle_scales
-from accuracy_eval.quantize.quantiser import Quantised, dequantize, quantize
+from accuracy_eval.quantize.quantiser import Quantised, block_maxima, dequantize, quantize
 from accuracy_eval.quantize.recipes import RECIPES, Recipe, element_format, get_recipe
 from accuracy_eval.quantize.rotate import hadamard16
 from accuracy_eval.quantize.scales import (
@@ -30,6 +31,8 @@ __all__ = [
     "Quantised",
     "Recipe",
     "ScaleRule",
+    "block_maxima",
+    "compare_scales",
     "dequantize",
     "element_format",
     "exponent_step_histogram",

@@ -117,10 +117,7 @@ def quantize(
     result = work.encode(scaling, t.top, t.global_scale, policy)
 
     def back(flat: Codes) -> Codes:
-        """Scales in the order of the work, to where their blocks lie in the operand."""
-        if len(shape) < x.ndim:
-            return flat.reshape(shape)
-        return np.ascontiguousarray(np.moveaxis(flat.reshape([shape[i] for i in moved]), -1, axis))
+        return _in_operand_order(flat, shape, moved, axis)
 
     out = np.ascontiguousarray(np.moveaxis(result.reshape([x.shape[i] for i in moved]), -1, axis))
     inverse = (
@@ -141,6 +138,24 @@ def quantize(
     )
 
 
+def block_maxima(codes: Codes, fmt: str | Format, recipe: str | Recipe, *, axis: int = -1) -> NDArray[np.float32]:
+    """Largest magnitude of what shares each scale, float32, in the shape the recipe stores scales; operand as in `quantize`."""
+    r, source, x = get_recipe(recipe), get_format(fmt), np.asarray(codes)
+    axis %= x.ndim
+    if r.hadamard:
+        x, source = hadamard16(x, source, axis=axis), get_format("float32")
+    _, shape = _scale_shape(x.shape, axis, r)
+    flat = _Work(r, get_format("float32"), source, _matrices(x, axis, r), r.block, None).amax()
+    return _in_operand_order(flat, shape, _moved_shape(x.shape, axis), axis)
+
+
+def _in_operand_order(flat: NDArray[Any], shape: tuple[int, ...], moved: list[int], axis: int) -> NDArray[Any]:
+    """Numbers of blocks in the order of the work, to where their blocks lie in the operand."""
+    if len(shape) < len(moved):
+        return flat.reshape(shape)
+    return np.ascontiguousarray(np.moveaxis(flat.reshape([shape[i] for i in moved]), -1, axis))
+
+
 def _policy(r: Recipe, element: Format, overflow: Overflow | None) -> Overflow:
     """The overflow policy, refused where the element cannot express it."""
     policy = overflow or r.overflow
@@ -152,7 +167,7 @@ def _policy(r: Recipe, element: Format, overflow: Overflow | None) -> Overflow:
 
 
 def _in_work_order(scale: Codes, shape: tuple[int, ...], moved: list[int]) -> Codes:
-    """Scales where their blocks lie in the operand, to the flat order of the work: the inverse of `back`."""
+    """Scales where their blocks lie in the operand, to the flat order of the work: the inverse of `_in_operand_order`."""
     s = np.asarray(scale)
     if s.shape != shape:
         raise UsageError(f"quantize: scales of shape {s.shape}; the recipe stores {shape} for this operand")

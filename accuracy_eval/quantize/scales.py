@@ -249,12 +249,14 @@ def scale_rule(
     *,
     scale_format: str = "float8_e8m0fnu",
     floor: float = 1e-12,
+    largest: float | None = None,
     global_scale: float | None = None,
 ) -> list[str]:
     """Names of the scale rules, in table order, that give exactly these scales for these block maxima; empty where none does.
 
     amax, scale_codes : same shape; codes of `scale_format`, whose rules alone are tried. `element` is a concrete format or a
-    family (its OCP encoding). NaN codes match NaN codes whatever their payload. Few blocks often fit several rules.
+    family (its OCP encoding); largest: the code value amax is mapped to, where that is not its largest. NaN codes match NaN codes
+    whatever their payload. Few blocks often fit several rules.
     """
     a = _magnitudes(amax)
     codes = np.asarray(scale_codes)
@@ -269,7 +271,7 @@ def scale_rule(
     for rule in SCALE_RULES.values():
         if rule.scale_format != sf.name or (rule.name == "pow2" and fmt.kind == "int"):
             continue
-        wanted = decode(_scales_of(a, rule, Target(fmt, fmt.max, floor), global_scale), sf)
+        wanted = decode(_scales_of(a, rule, Target(fmt, largest or fmt.max, floor), global_scale), sf)
         if np.array_equal(found, wanted, equal_nan=True):
             names.append(rule.name)
     return names

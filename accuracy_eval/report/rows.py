@@ -188,6 +188,11 @@ def _errors_failed(row: Row) -> Value:
     return ", ".join(messages.failed_errors(row.subject)) or None if isinstance(row.subject, Side) else None
 
 
+def _scales(row: Row) -> Value:
+    facts = row.subject.scales if isinstance(row.subject, Side | Pair) else None
+    return messages.scales_text(facts) if facts else None
+
+
 LIMIT_FORMAT = "0.00E+00;-0.00E+00;0"
 MARGIN_FORMAT = "0.0%;-0.0%;0.0%"
 COLUMNS: tuple[Column, ...] = (
@@ -225,6 +230,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("gate_source", _of_gate("source"), note="where the limit comes from"),
     Column("errors_failed", _errors_failed, note="which errors of a quantised result broke a limit: conversion, scale, kernel, total"),
     Column("errors", _errors, note="the errors of a quantised result, each with its own verdict"),
+    Column("scales", _scales, note="scale factors: steps of the exponent, relative difference, the rounding rule each side follows"),
     Column("causes", lambda r: messages.causes(r.diagnoses), note="named causes (diagnosis codes)"),
     Column("reason", lambda r: r.reason, note="why, in one sentence"),
     Column("resolution", _resolution, note="smallest faults that would have failed"),

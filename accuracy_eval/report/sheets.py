@@ -98,7 +98,7 @@ def verdict_cell(verdict: Verdict) -> Cell:
 def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
     rows = findings_first(replace(part.only(results), not_compared=()))
     lead = ["who", "actual", "expected", *_used(rows, _KEYS), "contract", *_used(rows, ("off_contract", "scope"))]
-    tail = [*_used(rows, ("errors_failed", "errors")), "causes", "reason", "gate_source", "resolution", "attribution", "case_id"]
+    tail = [*_used(rows, ("errors_failed", "errors", "scales")), "causes", "reason", "gate_source", "resolution", "attribution", "case_id"]
     gates = _gates_of(rows)
     columns = [_VERDICT, *map(_column, lead)]
     for name, metric, comparison in gates:
