@@ -108,13 +108,9 @@ def coded_gemm(m: int, n: int, k: int, fmt: str | Format, *, seed: int = 0) -> C
     if min(m, n, k) < 0 or f.scale_only:
         raise UsageError(f"coded operands of m={m}, n={n}, k={k} in {f.name}: sizes must not be negative, the format one of operands")
     numbers = coded_values(f.name)
-    step = n if n * k <= numbers.size else _golden_step(numbers.size)
+    step = n if n * k <= numbers.size else golden_step(numbers.size)
     index = (np.arange(k, dtype=np.int64)[None, :] * step + np.arange(n, dtype=np.int64)[:, None]) % numbers.size
-    w = words(stream_key("gemm", "sigma", (m, k), INPUT_CLASS, seed), STREAM_16, 0, 8).astype(np.int64)
-    stride, offset = (int((w[i] << 32) | (w[i + 1] << 16) | w[i + 2]) % max(k, 1) for i in (0, 3))
-    while math.gcd(stride, k) > 1:
-        stride += 1
-    sigma = (stride * np.arange(m, dtype=np.int64) + offset) % max(k, 1)
+    sigma = one_hot_places(m, k, seed)
     a = np.zeros((m, k), f.storage)
     if k:
         a[np.arange(m), sigma] = encode(np.array([1.0]), f)[0]
@@ -154,7 +150,16 @@ def decode_coded(operands: CodedOperands, d_codes: Codes, out_format: str | Form
     return CodedReading(len(at), found_k, found_column, listed, _sentence(at, found_k, found_column, operands, m * n))
 
 
-def _golden_step(count: int) -> int:
+def one_hot_places(m: int, k: int, seed: int) -> Indices:
+    """k of the single 1 in each row of A [m]: every k before any comes again; zeros where there is no k."""
+    w = words(stream_key("gemm", "sigma", (m, k), INPUT_CLASS, seed), STREAM_16, 0, 8).astype(np.int64)
+    stride, offset = (int((w[i] << 32) | (w[i + 1] << 16) | w[i + 2]) % max(k, 1) for i in (0, 3))
+    while math.gcd(stride, k) > 1:
+        stride += 1
+    return (stride * np.arange(m, dtype=np.int64) + offset) % max(k, 1)
+
+
+def golden_step(count: int) -> int:
     """Near count / golden ratio and coprime to count: small moves in k and j never meet the same number."""
     step = max(1, round(count * 0.6180339887498949))
     while math.gcd(step, count) > 1:

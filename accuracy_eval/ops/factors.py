@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.formats import Format, decode, encode
-from accuracy_eval.quantize import Quantised, Recipe, dequantize, element_format, get_recipe, quantize
+from accuracy_eval.formats import Format, decode, encode, get_format
+from accuracy_eval.quantize import SCALE_RULES, Quantised, Recipe, dequantize, element_format, get_recipe, quantize
 from accuracy_eval.quantize.recipes import Encoding
 from accuracy_eval.records import Case, Coded
 
@@ -79,6 +79,11 @@ def factor_format(case: Case, factor: Factor, encoding: Encoding) -> Format:
     family = parts[-1] if factor.source == "b" else parts[0]
     gradient = get_recipe(case.recipe).gradient_element
     return element_format(factor_recipe(case.recipe, factor), gradient if factor.gradient and gradient else family, encoding=encoding)
+
+
+def scale_format(recipe: Recipe) -> Format:
+    """Format of the scales a recipe stores."""
+    return get_format(SCALE_RULES[recipe.rule].scale_format)
 
 
 def quantise_factor(case: Case, factor: Factor, sources: Mapping[str, Coded], encoding: Encoding) -> Quantised:

@@ -115,7 +115,9 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
     outputs = _outputs(case, encoding)
     if case.lane != "random":
         return {
-            o.name: Reference("codes", o.format, o.shape, contract, partial(_companion_panels, case, o), resolution=_seen(case, o))
+            o.name: Reference(
+                "codes", o.format, o.shape, contract, partial(_companion_panels, case, o, encoding), resolution=_seen(case, o, encoding)
+            )
             for o in outputs
         }
     references = {o.name: replace(product_reference(_problem(case, inputs, o.name), contract, o.format), shape=o.shape) for o in outputs}
@@ -160,10 +162,11 @@ def _panels(problem: Gemm, contract: str, out_format: str) -> Iterator[Panel]:
         yield Panel(p.first_row, p.values, p.budget)
 
 
-def _seen(case: Case, output: Output) -> dict[str, Any]:
+def _seen(case: Case, output: Output, encoding: Encoding) -> dict[str, Any]:
     """What a companion shows: any element one step off, and the k whose loss changes an element."""
     if case.lane == "coded":
-        unseen, total = coded_companion(case, output.format).unseen_k, case.dims["k"]
+        made = quantised.coded_companion(case, encoding) if case.recipe else coded_companion(case, output.format)
+        unseen, total = made.unseen_k, case.dims["k"]
         return {"element": "one code", "k_seen": total - len(unseen), "k_total": total, "k_unseen": int(unseen[0]) if len(unseen) else None}
     exact = exact_companion(case)
     unseen, axis = {"d": (exact.unseen_k, "k"), "da": (exact.unseen_n, "n")}.get(output.name, (exact.unseen_m, "m"))
@@ -172,9 +175,11 @@ def _seen(case: Case, output: Output) -> dict[str, Any]:
     return {"element": step, "k_seen": total - len(unseen), "k_total": total, "k_unseen": int(unseen[0]) if len(unseen) else None}
 
 
-def _companion_panels(case: Case, output: Output) -> Iterator[Panel]:
+def _companion_panels(case: Case, output: Output, encoding: Encoding) -> Iterator[Panel]:
     """The codes a companion case must give: integers by classes of k, or B's own codes; no product is taken."""
-    if case.lane == "coded":
+    if case.lane == "coded" and case.recipe:
+        codes = quantised.coded_result(case, encoding, output.format)
+    elif case.lane == "coded":
         coded = coded_companion(case, output.format)
         codes = coded.b.T[coded.sigma]
     else:

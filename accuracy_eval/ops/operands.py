@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.formats import decode, encode, get_format
+from accuracy_eval.ops import quantised
 from accuracy_eval.ops.spec import Encoding, Inputs, Operand, OpSpec
 from accuracy_eval.records import Case, Coded
 
@@ -31,6 +32,8 @@ def operand_codes(spec: OpSpec, case: Case, encoding: Encoding, *, compiled: boo
         exact = exact_companion(case)
         made = {o.name: getattr(exact, o.name) for o in operands}
         return {o.name: _nan_codes(o) if made[o.name] is None else integer_codes(made[o.name], o.format) for o in operands}
+    if case.lane == "coded" and case.recipe:
+        return quantised.coded_sources(case)
     if case.lane == "coded":
         coded = coded_companion(case, operands[0].format)
         return {"a": coded.a, "b": coded.b}

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
 
 from accuracy_eval.contracts import default_contract
 from accuracy_eval.cpu_ref.operands import Gemm
-from accuracy_eval.formats import get_family
+from accuracy_eval.formats import concrete, encode, get_family
 from accuracy_eval.ops.factors import (
     FACTORS,
     PRODUCTS,
+    Codes,
     Factor,
     as_inputs,
     factor_format,
@@ -18,16 +22,21 @@ from accuracy_eval.ops.factors import (
     factors_of,
     product_names,
     quantise_factor,
+    scale_format,
     scale_values,
     stored_block,
     unscaled_factor,
 )
 from accuracy_eval.ops.scaled import Scaled, blocked_v1, product
 from accuracy_eval.ops.spec import Encoding, Inputs
-from accuracy_eval.quantize import RECIPES, get_recipe
+from accuracy_eval.quantize import RECIPES, Quantised, get_recipe
 from accuracy_eval.quantize.quantiser import SOURCES
 from accuracy_eval.records import Case, Coded
 
+if TYPE_CHECKING:
+    from accuracy_eval.inputs.coded_scales import CodedScales
+
+ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 FORMATS = ("fp8_e4m3", "fp8_e5m2", "fp6_e2m3", "fp6_e3m2", "fp4_e2m1", "int8")
 OUT_FORMATS = ("bfloat16", "float16", "float32", "fp8_e4m3", "fp8_e5m2")
 GEMM_RECIPES = tuple(name for name, r in RECIPES.items() if not r.hadamard)
@@ -47,12 +56,52 @@ def stored_transposed(case: Case, factor: Factor) -> bool:
 
 def received(case: Case, sources: Mapping[str, Coded], encoding: Encoding) -> dict[str, Coded]:
     """Codes and scales of every factor of the case, as the op receives them. sources: canonical orientation."""
-    quantise = quantise_factor if case.lane == "random" else unscaled_factor
     found: dict[str, Coded] = {}
     for factor in factors_of(case.direction):
-        q = quantise(case, factor, sources, encoding)
+        if case.lane == "coded":
+            q = _coded_factor(case, factor, encoding)
+        else:
+            q = (quantise_factor if case.lane == "random" else unscaled_factor)(case, factor, sources, encoding)
         found.update(as_inputs(factor.name, q, transposed=stored_transposed(case, factor)))
     return found
+
+
+@lru_cache(maxsize=2)
+def coded_companion(case: Case, encoding: Encoding) -> CodedScales:
+    """The factors of a coded case: every block of scales a power of two of its own, as far as the formats reach."""
+    from accuracy_eval.inputs.coded_scales import coded_scales
+
+    factors = FACTORS["a"], FACTORS["b"]
+    rows = [factor_recipe(case.recipe, f) for f in factors]
+    elements = [factor_format(case, f, encoding) for f in factors]
+    # what either encoding holds: the unquantised operands are the same on all devices
+    held = {concrete(f, e) for f in (source_format(case), case.out_format or source_format(case)) for e in ENCODINGS}
+    m, n, k = (case.dims[d] for d in "mnk")
+    return coded_scales(
+        m, n, k, (elements[0], elements[1]), (rows[0].block, rows[1].block),
+        (scale_format(rows[0]), scale_format(rows[1])), tuple(held), seed=case.seed,
+    )  # fmt: skip
+
+
+def coded_sources(case: Case) -> dict[str, Codes]:
+    """The unquantised operands of a coded case: codes times scales, exact in their format."""
+    made = coded_companion(case, "ocp")
+    return {name: encode(side.values(), source_format(case)) for name, side in (("a", made.a), ("b", made.b))}
+
+
+def coded_result(case: Case, encoding: Encoding, out_format: str) -> Codes:
+    """D of a coded case, codes of the output's format."""
+    return encode(coded_companion(case, encoding).d() * float(case.option("result_scale", 1.0)), out_format)
+
+
+def _coded_factor(case: Case, factor: Factor, encoding: Encoding) -> Quantised:
+    made = coded_companion(case, encoding)
+    side, recipe = (made.a if factor.name == "a" else made.b), factor_recipe(case.recipe, factor)
+    fmt = scale_format(recipe)
+    shape = {"tensor": (), "row": side.codes.shape[:1]}.get(recipe.granularity, side.exponents.shape)
+    scale = encode(np.ldexp(1.0, side.exponents), fmt).reshape(shape)
+    one = encode(np.ones(()), "float32") if recipe.rule == "nvfp4" else None
+    return Quantised(side.codes, side.format, scale, fmt.name, recipe.name, 1, side.block, global_scale=one)
 
 
 def swapped(case: Case, output: str) -> bool:
@@ -152,8 +201,10 @@ def refuse(case: Case) -> str | None:
     """Why this quantised case does not exist, or None."""
     recipe = get_recipe(case.recipe)
     formats = case.format.split("+")
-    if case.lane == "coded":
-        return "no coded companion has scales yet"
+    if case.lane == "coded" and case.direction != "fwd":
+        return "the coded lane moves codes of B through a one-hot A: forward only"
+    if case.lane == "coded" and recipe.rule == "unit":
+        return "recipe unit has no scales whose place a coded case could show; take the exact lane"
     if any(get_family(f) not in FORMATS for f in formats):
         return f"recipe {case.recipe} quantises to {', '.join(FORMATS)}; found {case.format}"
     if len(formats) > 1 and case.direction == "bwd":
@@ -178,9 +229,3 @@ def refuse(case: Case) -> str | None:
     if length % 16:
         return f"recipe {recipe.name} rotates 16 elements at a time along the contraction: m={length} must be a multiple of 16"
     return None
-
-
-__all__ = [
-    "FAST", "FORMATS", "GEMM_RECIPES", "OUT_FORMATS", "V1", "contract", "fast_products", "has_fast_accum", "has_v1", "problem",
-    "received", "refuse", "source_format", "torch_products", "unquantised", "v1_products",
-]  # fmt: skip
