@@ -289,10 +289,11 @@ def _judge_case(
 
 
 def _joint(e: Entry, record: CaseRecord, spec: OpSpec, inputs: Inputs, verify: bool) -> Joint:
-    """What the dump's outputs of the case say together."""
-    if spec.joint is None:
-        return Joint()
+    """What the dump's outputs of the case say together. Operands of a product are this program's codes and scales, by their digests."""
     stored = {t.name: t for t in record.tensors if t.role == "output"}
+    if spec.joint is None:
+        proven = {"scale_mismatch_count": 0, "conversion_mismatch_count": 0} if quantised_inputs(spec, record.case, inputs) else {}
+        return Joint(dict.fromkeys(stored, proven))
     held = {n: Coded(e.dump.view(record, t, verify=verify).reshape(t.shape), t.format) for n, t in stored.items()}
     return spec.joint(record.case, inputs, e.encoding, held)
 

@@ -1,20 +1,24 @@
-"""A quantiser's errors by name: whether the scale, the conversion or only the whole is off, from dumps whose faults are known."""
+"""The four errors by name: whether the scale, the conversion, the kernel or only the whole is off, from dumps whose faults are known."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.backends.reference import ReferenceBackend
+from accuracy_eval.cases import Suite, case_id, make_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.digests import sha256_codes
-from accuracy_eval.formats import get_format
+from accuracy_eval.dump import dump
+from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.messages import errors_text, failed_errors, side_message
 from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.quantize import quantize
 from accuracy_eval.records import Attribution, CaseRecord, ScaleFacts, TensorRecord, Verdict
-from accuracy_eval.store import write_part
+from accuracy_eval.store import Dump, write_part
 
 SHAPE = (("m", 160), ("n", 416))
 RECIPES = ("tensorwise", "rowwise", "block1x128", "mxfp8", "mxfp8_2d_even", "mxfp4_rceil", "nvfp4", "int8_rowwise")
@@ -183,3 +187,73 @@ def test_profiles_that_say_nothing_about_values_judge_scales_and_codes_alone(tmp
     for profile in ("turbo", "l3"):
         results = compare_dumps(dumped, gates=profile)
         assert {t.tensor: t.verdict for t in results.tensors} == {"scale": Verdict.PASS, "codes": Verdict.PASS}
+
+
+# products of quantised operands
+
+
+def product_dump(folder, case, change):
+    """A dump of a product by the reference, its result passed through `change` (values [m, n]) and rounded once more."""
+    suite = Suite("s", "", (case,), {})
+    dump(suite, ReferenceBackend(), folder / "right.h5", repeats=1)
+    opened = Dump.open(folder / "right.h5")
+    with opened.kept_open():
+        (record,) = opened.records
+        d = next(t for t in record.tensors if t.role == "output")
+        wrong = encode(change(decode(np.array(opened.view(record, d)), d.format)), d.format)
+    tensors = tuple(replace(t, sha256=sha256_codes(wrong), path="") if t is d else t for t in record.tensors)
+    write_part(folder / "me", replace(record, tensors=tensors), {d.name: wrong}, info={"suite": "s", "suite_digest": "d"},
+               platform={"label": "me"})  # fmt: skip
+    return folder / "me"
+
+
+PRODUCTS = [("fp8_e4m3", "rowwise"), ("fp8_e4m3", "block1x128"), ("fp8_e4m3", "mxfp8"), ("fp4_e2m1", "nvfp4"), ("int8", "int8_rowwise")]
+
+
+def gemm_case(fmt, recipe, **more):
+    return make_case("gemm", (("m", 64), ("n", 96), ("k", 256)), format=fmt, recipe=recipe, out_format="bfloat16", **more)
+
+
+@pytest.mark.parametrize(("fmt", "recipe"), PRODUCTS)
+def test_a_right_product_has_four_errors_within_their_limits(tmp_path, fmt, recipe):
+    side = compare_dumps(product_dump(tmp_path, gemm_case(fmt, recipe), lambda d: d)).tensors[0].sides[0]
+    assert side.verdict is Verdict.PASS
+    assert {g.gate: (g.error, g.passed) for g in side.gates} == {
+        "budget": ("kernel", True), "scale": ("scale", True), "conversion": ("conversion", True), "excess": ("total", True),
+        "excess-row": ("total", True),
+    }  # fmt: skip
+    assert side.metrics["total_snr_db"] == pytest.approx(side.metrics["ideal_snr_db"], abs=1e-9)
+    words = errors_text(side).split(", ")
+    assert [w.split()[0] for w in words[:4]] == ["conversion", "scale", "kernel", "total"]
+
+
+@pytest.mark.parametrize(("fmt", "recipe"), PRODUCTS)
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_a_row_under_the_wrong_scale_is_a_kernel_error_that_the_total_shows(tmp_path, fmt, recipe, factor):
+    def row(d):
+        d = d.copy()
+        d[17] *= factor
+        return d
+
+    side = compare_dumps(product_dump(tmp_path, gemm_case(fmt, recipe), row)).tensors[0].sides[0]
+    assert failed_errors(side)[:1] == ["kernel"]
+    assert side.metrics["excess_row"] == 17
+    assert "total" in failed_errors(side)
+    assert "kernel error" in side_message(compare_dumps(tmp_path / "me").tensors[0], side).splitlines()[0]
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_gradients_have_their_total_error_too(tmp_path, direction):
+    case = gemm_case("fp8_e4m3", "rowwise", direction=direction)
+    dump(Suite("s", "", (case,), {}), ReferenceBackend(), tmp_path / "right.h5", repeats=1)
+    for t in compare_dumps(tmp_path / "right.h5").tensors:
+        snr = t.sides[0].metrics["total_snr_db"]
+        assert 26 < snr < 30, t.tensor  # e4m3 rowwise on normal data: 28.5 dB
+
+
+def test_an_unquantised_product_has_one_error_that_needs_no_name(tmp_path):
+    case = make_case("gemm", (("m", 64), ("n", 96), ("k", 256)), format="bfloat16")
+    side = compare_dumps(product_dump(tmp_path, case, lambda d: 2 * d)).tensors[0].sides[0]
+    assert {g.error for g in side.gates} == {""}
+    assert errors_text(side) == ""
+    assert failed_errors(side) == []
