@@ -84,3 +84,9 @@ class Backend(Protocol):
 
     def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int) -> Outcome:
         """Run `repeats` times on poisoned outputs. UnsupportedCase with the library's reason; anything else is an error of the case."""
+
+    def healthy(self) -> bool:
+        """Whether the device still answers. After an illegal access a GPU repeats that error to its process for every later call."""
+
+    def close(self) -> None:
+        """Return when its threads are done."""

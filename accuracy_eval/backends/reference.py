@@ -68,6 +68,10 @@ class ReferenceBackend:
         """None: UsageError, as exact arithmetic rounded once has no order to ask about."""
         raise UsageError("the reference is exact arithmetic rounded once: there is nothing to probe; name a device (cuda, cpu, model:UNIT)")
 
+    def healthy(self) -> bool:
+        """Always: there is no device to lose."""
+        return True
+
     def close(self) -> None:
         """Nothing to release."""
 

@@ -74,6 +74,16 @@ class TorchBackend:
 
         return calls_of(self)
 
+    def healthy(self) -> bool:
+        """Whether the GPU still answers."""
+        if not self.on_gpu:
+            return True
+        try:
+            self.torch.cuda.synchronize()
+        except RuntimeError:
+            return False
+        return True
+
     def close(self) -> None:
         self._pool.shutdown(wait=True)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import click
 
 from accuracy_eval.cli.progress import progress
-from accuracy_eval.cli.selection import FILTERS, chosen_suite, selection
+from accuracy_eval.cli.selection import chosen_suite, selection
 
 
 def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]:
@@ -17,9 +19,17 @@ def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]
     return int(index), int(count)
 
 
+def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | Literal["all"] | None:
+    if value is None or value == "all":
+        return value  # type: ignore[return-value]
+    if not value.isdigit() or int(value) < 1:
+        raise click.BadParameter(f"{value!r}: expected a number of processes, or all for one a GPU")
+    return int(value)
+
+
 @click.command("dump", short_help="Run a suite on a device and store the outputs.")
 @click.argument("suite", required=False)
-@click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="The dump to write (HDF5).")
+@click.option("-o", "--out", type=click.Path(dir_okay=False), help="The dump to write (HDF5).")
 @click.option(
     "--device", default="auto", show_default=True, help="auto, cuda, cuda:N (AMD GPUs too), cpu; without torch: reference, model:UNIT."
 )
@@ -29,6 +39,23 @@ def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]
 @click.option("--candidate", "candidates", multiple=True, metavar="NAME", help="Only these implementations (default: all registered).")
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Python file that registers candidates.")
 @click.option("--repeats", default=2, show_default=True, type=click.IntRange(min=1), help="Runs of each case, compared byte for byte.")
+@click.option(
+    "--workers",
+    callback=_workers,
+    metavar="N|all",
+    help="Run in N processes, one a GPU; a crash or a hang costs its case alone. [default: in this one]",
+)
+@click.option(
+    "--case-limit",
+    default=900.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="With --workers: time after which a case that gives no sign of life is ended.",
+)
+@click.option(
+    "--plan", "plan_for", metavar="DEVICE", help="Run nothing: print cases, operations, bytes and time, by the rates of h200 or cpu."
+)
 @click.option("--shard", default="0/1", show_default=True, callback=_shard, help="I/N: only every N-th case, starting at I.")
 @click.option("--resume", is_flag=True, help="Go on with an unfinished dump.")
 @click.option("--store-inputs", is_flag=True, help="Store operands too, not only their digests.")
@@ -41,43 +68,76 @@ def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
 @click.option("--json", "as_json", is_flag=True, help="Summary as JSON on stdout.")
 def dump_command(
-    suite: str | None, out: str, device: str, encoding: Literal["ocp", "fnuz"], as_json: bool, quiet: bool, **options: Any
+    suite: str | None, out: str | None, device: str, encoding: Literal["ocp", "fnuz"], as_json: bool, quiet: bool, **options: Any
 ) -> int:
     """Run SUITE (a built-in name or a .toml file) on a device and write OUT. Exits with 1 if a case raised.
 
     \b
     accuracy-eval dump smoke -o cpu.h5 --device cpu
     accuracy-eval dump turbo-gemm -o h200.h5 --lane random
+    accuracy-eval dump models -o mi300x.h5 --device cuda --workers all      one process a GPU
     accuracy-eval dump --op gemm --shape 512x128x256 --format bfloat16 -o one.h5
     """
-    from accuracy_eval.backends.open import open_backend
     from accuracy_eval.dump import dump
 
-    for plugin in options.pop("plugins"):
+    for plugin in options["plugins"]:
         from accuracy_eval.backends.candidates import load_plugin
 
         load_plugin(plugin)
+    names = ("ops", "shapes", "formats", "layouts", "recipes", "inputs", "lanes", "directions")
     chosen = chosen_suite(
-        suite, {n: options.pop(n) for n in FILTERS}, seed=options.pop("seed"), max_m=options.pop("max_m"), huge=options.pop("huge")
+        suite, {n: options.pop(n) for n in names}, seed=options.pop("seed"), max_m=options.pop("max_m"), huge=options.pop("huge")
     )
-    backend = open_backend(device, encoding)
-    try:
+    workers = options["workers"]
+    if options["plan_for"]:
+        return _print_plan(chosen, options["plan_for"], workers, as_json, options)
+    if out is None:
+        raise click.UsageError("give the dump to write: -o FILE")
+    with _opened(device, encoding, workers, options) as backend:
         with progress("dump", quiet=quiet or as_json) as update:
             summary = dump(
                 chosen, backend, out, candidates=options["candidates"], repeats=options["repeats"], resume=options["resume"],
                 store_inputs=options["store_inputs"], pack=not options["no_pack"], probe=options["probe"], shard=options["shard"],
                 progress=update,
             )  # fmt: skip
-    finally:
-        backend.close()
+        name = str(backend.platform().get("device_name") or device)
     if as_json:
         import dataclasses
         import json
 
         click.echo(json.dumps({**dataclasses.asdict(summary), "path": str(summary.path)}))
     elif not quiet:
-        click.echo(summary_text(summary, backend.name))
+        click.echo(summary_text(summary, name))
     return 1 if summary.error else 0
+
+
+@contextlib.contextmanager
+def _opened(device: str, encoding: Literal["ocp", "fnuz"], workers: int | Literal["all"] | None, options: dict[str, Any]) -> Iterator[Any]:
+    """The backend in this process, or the crew of worker processes that was asked for."""
+    if workers is None:
+        from accuracy_eval.backends.open import open_backend
+
+        with contextlib.closing(open_backend(device, encoding)) as backend:
+            yield backend
+        return
+    from accuracy_eval.dump.workers import Crew
+    from accuracy_eval.engine.seats import most_workers
+
+    count = most_workers(device) if workers == "all" else workers
+    with Crew(device, count, encoding=encoding, plugins=options["plugins"], limit_s=options["case_limit"]) as crew:
+        yield crew
+
+
+def _print_plan(suite: Any, device: str, workers: int | Literal["all"] | None, as_json: bool, options: dict[str, Any]) -> int:
+    import dataclasses
+    import json
+
+    from accuracy_eval.dump.planning import plan, table
+
+    count = workers if isinstance(workers, int) else 1
+    found = plan(suite, device, workers=count, repeats=options["repeats"], store_inputs=options["store_inputs"])
+    click.echo(json.dumps(dataclasses.asdict(found)) if as_json else table(found))
+    return 0
 
 
 def summary_text(summary: Any, device: str) -> str:

@@ -1,0 +1,170 @@
+"""dump: run a suite's cases on a device and store every output with its digests.
+
+The working form is a folder `OUT.parts` with one finished file a case and candidate, packed at the end into OUT: a kill at any
+moment loses at most the cases in flight, and `resume` goes on from what is there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from accuracy_eval import store
+from accuracy_eval.backends.base import Backend
+from accuracy_eval.cases import Suite, case_id
+from accuracy_eval.dump.running import Here, Job, Settings
+from accuracy_eval.dump.workers import Crew
+from accuracy_eval.errors import UsageError
+from accuracy_eval.records import CaseRecord
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass
+class DumpSummary:
+    """What a dump did: cases by status, those taken over from an earlier run, and seconds."""
+
+    path: Path
+    done: int = 0
+    unsupported: int = 0
+    error: int = 0
+    resumed: int = 0
+    never_written: list[str] = field(default_factory=list)
+    nondeterministic: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    time_s: float = 0.0
+
+
+def dump(
+    suite: Suite,
+    backend: Backend | Crew,
+    out: str | Path,
+    *,
+    candidates: Sequence[str] = (),
+    repeats: int = 2,
+    resume: bool = False,
+    store_inputs: bool = False,
+    pack: bool = True,
+    probe: bool = False,
+    shard: tuple[int, int] = (0, 1),
+    progress: Progress | None = None,
+) -> DumpSummary:
+    """Run every case of `suite` on `backend`, in this process or by a crew of workers, and write the results to `out`.
+
+    candidates    names to run; empty runs all registered (each named one must exist for at least one op of the suite)
+    repeats       runs of each case on differently poisoned outputs; every distinct result is kept
+    resume        keep the results in `OUT.parts`, or in a finished `out`, and run only what is missing or failed; they must come from
+                  the same suite, device and versions. Without it, leftovers are an error
+    store_inputs  keep the operand codes in the file, not only their digests
+    probe         store the device's numerics card too: whole in the dump's info, a sentence per format in its platform record
+    shard         (i, n): only cases whose position in the suite is i modulo n
+    UsageError when `out` exists, or leftovers do and `resume` is off. A case that is unsupported or raises is recorded.
+    """
+    started = time.monotonic()
+    out = Path(out)
+    parts = out.with_name(out.name + ".parts")
+    todo = [c for i, c in enumerate(suite.cases) if i % shard[1] == shard[0]]
+    if not todo:
+        raise UsageError(f"suite {suite.name}: no cases to run (shard {shard[0]}/{shard[1]} of {len(suite.cases)})")
+    info: dict[str, Any] = {
+        "suite": suite.name,
+        "suite_digest": suite.digest,
+        "expected": {op: list(n) for op, n in suite.expected.items()},
+    }
+    place = backend if isinstance(backend, Crew) else Here(backend)
+    provenance = place.platform()
+    if out.exists() and not resume:
+        raise UsageError(f"{out} exists already; complete it with --resume, remove it, or choose another name")
+    if out.exists():
+        _same_run(out, info, provenance)
+        store.unpack(out, parts)
+    finished = store.completed(parts) if parts.exists() else set()
+    if parts.exists() and store.part_files(parts) and not resume:
+        raise UsageError(f"{parts} holds {len(finished)} results of an unfinished dump; go on with --resume, or remove it")
+    if finished:
+        _same_run(parts, info, provenance)
+    parts.mkdir(parents=True, exist_ok=True)
+    lock = _only_writer(parts)
+    if probe:
+        card = place.probe()
+        info["numerics"] = card["numerics"]
+        provenance |= card["platform"]
+    run = {**provenance, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    work = [Job(c, tuple(n for n in place.candidates(c) if not candidates or n in candidates)) for c in todo]
+    _check_names(work, candidates)
+    jobs = _left(work, finished)
+    total = sum(len(j.candidates) for j in work)
+    summary = DumpSummary(out, resumed=total - sum(len(j.candidates) for j in jobs))
+    settings = Settings(parts, info, run, repeats, store_inputs)
+    for count, record in enumerate(place.run(jobs, settings), summary.resumed + 1):
+        _count(summary, record)
+        if progress:
+            progress(count, total, record.id)
+    if pack:
+        if out.exists() and not resume:
+            raise UsageError(f"{out} appeared while this dump ran; the results are in {parts}: pack them with accuracy-eval merge")
+        store.pack(parts, out)
+    else:
+        summary.path = parts
+    os.close(lock)
+    summary.time_s = time.monotonic() - started
+    return summary
+
+
+def _only_writer(parts: Path) -> int:
+    """A lock on the folder for as long as this process lives; UsageError when another dump writes there."""
+    handle = os.open(parts, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise UsageError(f"{parts}: another dump is writing there; wait for it, or choose another file") from None
+    return handle
+
+
+# what must be equal for two halves of a dump to be one: the device and the software that computes
+_SAME = ("label", "vendor", "arch", "device_name", "backend", "fp8_encoding", "torch_version", "library.cublas.version", "driver_version",
+         "accuracy_eval_version")  # fmt: skip
+
+
+def _same_run(path: Path, info: dict[str, Any], provenance: dict[str, Any]) -> None:
+    """UsageError unless the results at `path` (a dump, or one part of a folder) were made by this suite on this device."""
+    source = path if path.is_file() else store.part_files(path)[0]
+    with store.Dump.open(source) as d:
+        before = {"suite_digest": d.info.get("suite_digest"), **{k: d.platform.get(k) for k in _SAME}}
+    now = {"suite_digest": info["suite_digest"], **{k: provenance.get(k) for k in _SAME}}
+    different = [f"{k} {before[k]!r} != {now[k]!r}" for k in now if before[k] != now[k]]
+    if different:
+        raise UsageError(
+            f"{path}: --resume goes on with results of another run: {'; '.join(different)}. Use the same suite, seed, device and versions, "
+            "or write to another file"
+        )
+
+
+def _left(work: Sequence[Job], finished: Collection[tuple[str, str]]) -> list[Job]:
+    """What of the work is not finished."""
+    left = (Job(j.case, tuple(n for n in j.candidates if (case_id(j.case), n) not in finished)) for j in work)
+    return [j for j in left if j.candidates]
+
+
+def _check_names(work: Sequence[Job], names: Sequence[str]) -> None:
+    missing = set(names) - {n for j in work for n in j.candidates}
+    if missing:
+        raise UsageError(
+            f"candidate {', '.join(sorted(missing))} is registered for no op of the suite; register it with --plugin FILE or drop it"
+        )
+
+
+def _count(summary: DumpSummary, record: CaseRecord) -> None:
+    setattr(summary, record.status, getattr(summary, record.status) + 1)
+    if record.status == "error":
+        summary.errors.append(f"{record.id} ({record.candidate}): {record.reason}")
+    if "never_written" in record.notes:
+        summary.never_written.append(record.id)
+    elif any(n > 1 for n in record.distinct.values()):
+        summary.nondeterministic.append(record.id)

@@ -1,0 +1,216 @@
+"""Cases on an open backend, each candidate's results into a part file. Digests and files are made by threads while the device computes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Condition
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from accuracy_eval import store
+from accuracy_eval.backends.base import Backend, Outcome, Prepared, Source
+from accuracy_eval.backends.candidates import Candidate
+from accuracy_eval.backends.probing import probed
+from accuracy_eval.cases import case_id
+from accuracy_eval.digests import sha256_codes
+from accuracy_eval.errors import UnsupportedCase
+from accuracy_eval.formats import get_format
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.records import Case, CaseRecord, TensorRecord
+
+IN_FLIGHT_BYTES = 3 << 30  # outputs and inputs on the host that are not yet written: bounds memory, keeps the device busy
+
+
+@dataclass(frozen=True)
+class Job:
+    """One case and the candidates to run on its operands."""
+
+    case: Case
+    candidates: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all cases of a dump share: where parts go, their info and platform documents, how a case is run, who runs it."""
+
+    parts: Path
+    info: Mapping[str, Any]
+    run: Mapping[str, Any]
+    repeats: int
+    store_inputs: bool
+    seat: str = ""
+
+
+class Place(Protocol):
+    """Where jobs run: this process (`Here`) or several (`dump.workers.Crew`)."""
+
+    def platform(self) -> dict[str, Any]:
+        """Flat provenance of the device."""
+
+    def candidates(self, case: Case) -> tuple[str, ...]:
+        """Names of the candidates registered for the case's op that are meant for such cases."""
+
+    def probe(self) -> dict[str, Any]:
+        """The device's numerics card as plain data, and a sentence per format for the platform record."""
+
+    def run(self, jobs: Sequence[Job], settings: Settings) -> Iterator[CaseRecord]:
+        """A record for each candidate of each job, as they are written; in any order."""
+
+
+class Here:
+    """Jobs one after the other on a backend of this process."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    def platform(self) -> dict[str, Any]:
+        return self.backend.platform()
+
+    def candidates(self, case: Case) -> tuple[str, ...]:
+        return tuple(c.name for c in self.backend.candidates(case.op) if c.applies(case))
+
+    def probe(self) -> dict[str, Any]:
+        return numerics(self.backend)
+
+    def run(self, jobs: Sequence[Job], settings: Settings) -> Iterator[CaseRecord]:
+        with Runner(self.backend).open() as runner:
+            written: list[Future[CaseRecord]] = []
+            for job in jobs:
+                for future in runner.begin(job, settings):
+                    written.append(future)
+                    while written and written[0].done():
+                        yield written.pop(0).result()
+            yield from (f.result() for f in written)
+
+
+def numerics(backend: Backend) -> dict[str, Any]:
+    """The numerics card of a backend: whole under "numerics", a sentence per format under "platform"."""
+    card = probed(backend)
+    return {"numerics": card.to_json(), "platform": {f"numerics.{c.name}": c.sentence for c in card.formats}}
+
+
+class Runner:
+    """Runs jobs on a backend; what it returns is written by threads. Use `open` as a context manager."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._budget = _Budget(IN_FLIGHT_BYTES)
+        self._writers = ThreadPoolExecutor(2, thread_name_prefix="write")
+
+    @contextmanager
+    def open(self) -> Iterator[Runner]:
+        with self._writers:
+            yield self
+
+    def begin(self, job: Job, settings: Settings) -> Iterator[Future[CaseRecord]]:
+        """Run each candidate of a job; the record of each, ready when its part is on the disk. What a device raises is in the record."""
+        prepared: Prepared | None = None
+        failure: Exception | None = None
+        try:
+            prepared = self.backend.prepare(job.case)
+        except Exception as error:  # noqa: BLE001  whatever a device raises is recorded with its case
+            failure = error
+        for candidate in self.backend.candidates(job.case.op):
+            if candidate.name not in job.candidates:
+                continue
+            began, started = time.time(), time.monotonic()
+            outcome: Outcome | None = None
+            if prepared is not None:
+                failure = None
+                try:
+                    outcome = self.backend.run(prepared, candidate, repeats=settings.repeats)
+                except Exception as error:  # noqa: BLE001  as above
+                    failure = error
+            # not the tensors: those would hold device memory until written
+            sources, inputs = (prepared.sources, prepared.inputs) if prepared else ((), ())
+            size = _size((*sources, *inputs), outcome)
+            self._budget.take(size)
+            times = {"seat": settings.seat, "began": round(began, 3), "run_s": round(time.monotonic() - started, 6)}
+            written = _Written(job.case, candidate, sources, inputs, outcome, failure, size, times)
+            yield self._writers.submit(self._write, written, settings)
+
+    def _write(self, w: _Written, settings: Settings) -> CaseRecord:
+        """The case's record and arrays into a part file."""
+        try:
+            arrays: dict[str, NDArray[Any]] = {}
+            tensors: list[TensorRecord] = []
+            for role, found in (("source", w.sources), ("input", w.inputs)):
+                tensors += [TensorRecord(s.name, role, s.format, s.shape, s.sha256.result()) for s in found]
+            if (
+                settings.store_inputs
+            ):  # under a recipe what was multiplied: an unquantised operand follows from the case, its codes need a quantiser
+                arrays.update({s.name: s.codes() for s in w.inputs or w.sources})
+            for r in w.outcome.results if w.outcome else ():
+                for number, future in enumerate(r.codes, 1):
+                    name = r.name if number == 1 else f"{r.name}#{number}"
+                    arrays[name] = future.result()
+                    tensors.append(TensorRecord(name, "output", r.format, r.shape, sha256_codes(arrays[name])))
+            record = w.record(tuple(tensors))
+            store.write_part(settings.parts, record, arrays, info=settings.info, platform=settings.run, times=w.times)
+            return record
+        finally:
+            self._budget.give(w.size)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a candidate gave for a case, on its way to the disk."""
+
+    case: Case
+    candidate: Candidate
+    sources: Sequence[Source]
+    inputs: Sequence[Source]
+    outcome: Outcome | None
+    failure: Exception | None
+    size: int
+    times: Mapping[str, Any]
+
+    def record(self, tensors: tuple[TensorRecord, ...]) -> CaseRecord:
+        results = self.outcome.results if self.outcome else ()
+        notes: dict[str, Any] = dict(self.outcome.notes) if self.outcome else {}
+        unwritten = {r.name: r.never_written for r in results if r.never_written}
+        if unwritten:
+            notes["never_written"] = unwritten
+        status = "done" if self.outcome else ("unsupported" if isinstance(self.failure, UnsupportedCase) else "error")
+        reason = "" if self.failure is None else str(self.failure)
+        if status == "error":
+            reason = f"{type(self.failure).__name__}: {reason}"
+        return CaseRecord(
+            case_id(self.case), self.case, self.candidate.name, status, reason, tensors,
+            self.candidate.contract or get_op(self.case.op).contract(self.case), self.outcome.repeats if self.outcome else 0,
+            {r.name: len(r.codes) for r in results}, notes,
+        )  # fmt: skip
+
+
+class _Budget:
+    """Bytes that may be on their way to the disk; `take` waits until they fit (one item always does)."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used, self._changed = limit, 0, Condition()
+
+    def take(self, size: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self.used == 0 or self.used + size <= self.limit)
+            self.used += size
+
+    def give(self, size: int) -> None:
+        with self._changed:
+            self.used -= size
+            self._changed.notify_all()
+
+
+def _size(sources: Sequence[Source], outcome: Outcome | None) -> int:
+    """Bytes of host memory the case holds until it is written: operands (for their digests) and results."""
+
+    def bytes_of(shape: tuple[int, ...], fmt: str) -> int:
+        return math.prod(shape) * get_format(fmt).storage.itemsize
+
+    size = sum(bytes_of(s.shape, s.format) for s in sources)
+    return size + (sum(bytes_of(r.shape, r.format) * len(r.codes) for r in outcome.results) if outcome else 0)

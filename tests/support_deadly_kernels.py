@@ -1,0 +1,29 @@
+"""Candidates that end or stall their process at m = 16 and are right elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from accuracy_eval.backends.candidates import candidate
+from accuracy_eval.records import Case
+
+
+def _product(tensors: Any) -> Any:
+    return tensors["a"] @ tensors["b"].t()
+
+
+@candidate("gemm", name="segfault")
+def segfault(case: Case, tensors: Any) -> Any:
+    if case.dims["m"] == 16:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return _product(tensors)
+
+
+@candidate("gemm", name="hang")
+def hang(case: Case, tensors: Any) -> Any:
+    if case.dims["m"] == 16:
+        time.sleep(600)
+    return _product(tensors)
