@@ -36,6 +36,7 @@ from accuracy_eval.records import (
     TensorResult,
     Verdict,
 )  # fmt: skip
+from accuracy_eval.reference_cache import ReferenceCache
 from accuracy_eval.sampled import judge_sampled, scoped
 from accuracy_eval.scaling import with_scales
 from accuracy_eval.store import Dump
@@ -71,6 +72,16 @@ class Entry:
         return found.get(op, ())
 
 
+@dataclass(frozen=True)
+class _How:
+    """How cases are judged; see `compare_dumps`."""
+
+    reference: ReferenceMode
+    cache: ReferenceCache | None
+    cross_format: bool
+    verify: bool
+
+
 def compare_dumps(
     *paths: str | Path,
     labels: Sequence[str] = (),
@@ -80,6 +91,7 @@ def compare_dumps(
     keep: Callable[[Case], bool] = lambda case: True,
     cross_format: bool = False,
     verify: bool = True,
+    reference_cache: str | Path | None = None,
     explain: bool = False,
     unit: str | None = None,
     progress: Progress | None = None,
@@ -93,6 +105,7 @@ def compare_dumps(
     cases, keep   only these case ids; only cases for which `keep` is true
     cross_format  compare encodings of one fp8 family by value
     verify        check the stored digests of what is read
+    reference_cache  folder where references are kept between comparisons and read from
     explain       also name the order of operations that makes each product's bits, of `unit`'s arithmetic or of the dump's own device;
                   it changes no verdict
     FileError for a file that cannot be used, UsageError for an unknown case or profile. Nothing judged is a result with exit code 2.
@@ -103,6 +116,7 @@ def compare_dumps(
     dumps = [Dump.open(p) for p in paths]
     entries = [Entry(label, d) for label, d in zip(_labels(dumps, labels), dumps, strict=True)]
     explainer = _explainer(unit) if explain else None
+    how = _How(reference, ReferenceCache(reference_cache) if reference_cache else None, cross_format, verify)
     joined = _join(entries, cases, keep)
     tensors: list[TensorResult] = []
     skipped: list[NotCompared] = []
@@ -110,7 +124,7 @@ def compare_dumps(
         for d in dumps:
             stack.enter_context(d.kept_open())
         for number, (key, records) in enumerate(joined.items(), 1):
-            for found in _compare_case(entries, records, profile, reference, cross_format, verify, explainer):
+            for found in _compare_case(entries, records, profile, how, explainer):
                 (skipped if isinstance(found, NotCompared) else tensors).append(found)  # type: ignore[arg-type]
             if progress:
                 progress(number, len(joined), key[0])
@@ -159,9 +173,7 @@ def _compare_case(
     entries: Sequence[Entry],
     records: Mapping[str, CaseRecord],
     profile: Profile,
-    mode: ReferenceMode,
-    cross_format: bool,
-    verify: bool,
+    how: _How,
     explainer: Explainer | None,
 ) -> Iterator[TensorResult | NotCompared]:
     first = next(iter(records.values()))
@@ -196,7 +208,7 @@ def _compare_case(
     if not agreed:
         return
     try:
-        yield from _judge_case(agreed, records, operands, profile, mode, cross_format, verify, explainer)
+        yield from _judge_case(agreed, records, operands, profile, how, explainer)
     except FileError as error:
         error.add_note(f"while comparing {first.id}")
         raise
@@ -239,9 +251,7 @@ def _judge_case(
     records: Mapping[str, CaseRecord],
     operands: Mapping[Encoding, _Operands],
     profile: Profile,
-    mode: ReferenceMode,
-    cross_format: bool,
-    verify: bool,
+    how: _How,
     explainer: Explainer | None,
 ) -> Iterator[TensorResult]:
     record = records[entries[0].label]
@@ -253,16 +263,18 @@ def _judge_case(
 
     @cache
     def truth(meaning: Encoding, contract: str) -> dict[str, Reference]:
-        assert mode != "none"
-        return {name: scoped(r, mode) for name, r in spec.reference(case, inputs[meaning], meaning, contract).items()}
+        assert how.reference != "none"
+        whole = spec.reference(case, inputs[meaning], meaning, contract)
+        references = {name: scoped(r, how.reference) for name, r in whole.items()}
+        return how.cache.kept(references, case, meaning, inputs[meaning]) if how.cache else references
 
     meaning_of = {e.label: meanings[e.encoding] for e in entries}
     digests = {e.label: [t.sha256 for t in records[e.label].tensors if t.role == "output"] for e in entries}
-    joints = {e.label: _joint(e, records[e.label], spec, inputs[meaning_of[e.label]], verify) for e in entries}
-    derived = () if mode == "none" else spec.derived(case, entries[0].encoding)
+    joints = {e.label: _joint(e, records[e.label], spec, inputs[meaning_of[e.label]], how.verify) for e in entries}
+    derived = () if how.reference == "none" else spec.derived(case, entries[0].encoding)
     for output in (*spec.outputs(case, entries[0].encoding), *derived):
         name = output.name
-        truths = {} if mode == "none" else {e.label: truth(meaning_of[e.label], records[e.label].contract)[name] for e in entries}
+        truths = {} if how.reference == "none" else {e.label: truth(meaning_of[e.label], records[e.label].contract)[name] for e in entries}
 
         def under(label: str, contract: str, name: str = name) -> Reference:
             return truth(meaning_of[label], contract)[name]
@@ -272,12 +284,12 @@ def _judge_case(
             if not sides or not profile.applicable(facts_of(case, spec.family, output, "")):
                 continue  # the outputs themselves say what is wrong, or the profile has nothing to say about this tensor
         else:
-            sides = [_side(e, records[e.label], name, verify) for e in entries]
+            sides = [_side(e, records[e.label], name, how.verify) for e in entries]
         sides = [replace(s, derived=joints[s.label].metrics.get(name, {})) for s in sides]
         judge = judge_sampled if any(r.sample for r in truths.values()) else judge_tensor
         inputs_of = {e.label: inputs[meaning_of[e.label]] for e in entries}
         result = judge(
-            case, record.id, spec.family, record.candidate, output, sides, truths, profile, cross_format=cross_format,
+            case, record.id, spec.family, record.candidate, output, sides, truths, profile, cross_format=how.cross_format,
             under=under if truths else None, inputs=inputs_of,
         )  # fmt: skip
         if explainer and output not in derived:

@@ -29,6 +29,7 @@ DEFAULT_FORMS = "xlsx,html,json"
     show_default=True,
     help="Judge by the float64 truth: all of it, a sample of large products, all up to 2^41 operations; or not.",
 )
+@click.option("--reference-cache", type=click.Path(file_okay=False), metavar="DIR", help="Keep references here and read them from here.")
 @click.option("--gates", default="default", show_default=True, help="Profile of limits: a built-in name or a .toml file.")
 @click.option("--case", "cases", multiple=True, metavar="ID", help="Only this case id.")
 @selection
@@ -62,7 +63,8 @@ def compare_command(
     keep = case_filter({n: options.pop(n) for n in FILTERS})
     with progress("compare", quiet=quiet or as_json) as update:
         results = compare_dumps(
-            *dumps, labels=options["labels"], reference=options["reference"], gates=options["gates"], cases=options["cases"], keep=keep,
+            *dumps, labels=options["labels"], reference=options["reference"], reference_cache=options["reference_cache"],
+            gates=options["gates"], cases=options["cases"], keep=keep,
             cross_format=options["cross_format"], verify=not options["no_verify"], explain=options["explain"],
             unit=options["unit"], progress=update,
         )  # fmt: skip
