@@ -83,6 +83,13 @@ def test_huge_tensors_are_allowed_on_request():
 def test_suite_sizes_are_those_of_their_sources():
     assert len(load_suite("turbo-tests").cases) == 3087
     assert len(load_suite("models", huge=True).cases) == 38
+    fp8, fp4 = load_suite("fp8").cases, load_suite("fp4").cases
+    for recipe in ("tensorwise", "rowwise"):  # m × n × k of the operator tests, NT and NN, E4M3 and E5M2
+        sweep = [c for c in fp8 if c.recipe == recipe and c.direction == "fwd" and c.dims["m"] in (255, 256, 507, 512) and c.op == "gemm"]
+        assert len({(c.shape, c.layout, c.format) for c in sweep if "+" not in c.format}) >= 4 * 4 * 5 * 2 * 2
+    assert len({c.shape for c in fp8 if c.recipe == "mxfp8_training" and c.lane == "random"}) == 4 * 4 * 5
+    assert len({c.shape for c in fp4 if c.recipe == "mxfp4_training" and c.op == "gemm" and c.lane == "random"}) == 3 * 4 * 4
+    assert {c.op for c in fp8} == {c.op for c in fp4} == {"gemm", "grouped_gemm"}
     gemm = load_suite("turbo-gemm").cases
     assert len([c for c in gemm if c.lane == "random"]) == 9
     assert {c.seed for c in gemm} == {42}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import UsageError
-from accuracy_eval.ops import quantised
+from accuracy_eval.ops import grouped, quantised
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case
 
@@ -48,6 +48,7 @@ class Candidate:
 # What torch offers besides its default, by op
 BUILT_IN: tuple[Candidate, ...] = (
     Candidate("gemm", quantised.FAST, quantised.fast_products, contract="fp8fast", applies=quantised.has_fast_accum, built_in=True),
+    Candidate("grouped_gemm", quantised.FAST, grouped.fast_products, contract="fp8fast", applies=quantised.has_fast_accum, built_in=True),
     Candidate("gemm", quantised.V1, quantised.v1_products, applies=quantised.has_v1, built_in=True),
 )
 _USER: dict[tuple[str, str], Candidate] = {}

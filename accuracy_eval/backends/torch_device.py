@@ -99,13 +99,16 @@ class TorchBackend:
             self.dtype(o.format)
         if case.format == "tfloat32" and not self.on_gpu:
             raise UnsupportedCase("TF32 is a mode of GPU matrix units; this is a CPU")
-        made = {} if case.lane == "random" else operand_codes(spec, case, self.encoding)
+        if case.lane == "random":
+            made = spec.own_codes(case, self.encoding) if spec.own_codes else {}
+        else:
+            made = operand_codes(spec, case, self.encoding)
         sources, tensors = [], {}
         for o in operands:
             source, tensor = self._operand(case, o, made.get(o.name))
             sources.append(source)
             tensors[o.name] = self._place(
-                tensor.t().contiguous() if o.transposed else tensor, case.input_class if case.lane == "random" else ""
+                tensor.transpose(-2, -1).contiguous() if o.transposed else tensor, case.input_class if case.lane == "random" else ""
             )
         return Prepared(case, tuple(sources), tensors)
 
@@ -216,7 +219,7 @@ class TorchBackend:
                 self._check(candidate, outputs, result)
                 if not candidate.built_in:  # a kernel may hand out the same buffer on every call
                     result = {name: t.detach().clone() for name, t in result.items()}
-                found.append(result)
+                found.append({o.name: self._settled(o, result[o.name], POISONS[index % 2]) for o in outputs})
                 del out
         if self.on_gpu:
             self.torch.cuda.synchronize()
@@ -257,6 +260,15 @@ class TorchBackend:
         tensor = self.torch.empty(output.shape, dtype=self.torch.uint8 if size == 1 else dtype, device=self.device)
         tensor.view(getattr(self.torch, _INTEGERS[size])).fill_(_pattern(byte, size))
         return tensor.view(dtype)
+
+    def _settled(self, output: Output, tensor: Any, byte: int) -> Any:
+        """The result with what it may leave as it was set to zero: rows that the op need not write and that still hold the fill."""
+        if output.written is None:
+            return tensor
+        integers = self._integers(tensor.detach().clone())
+        rest = integers.view(-1, integers.shape[-1])[output.written :]
+        rest[rest == _pattern(byte, rest.element_size())] = 0
+        return integers.view(tensor.dtype)
 
     def leave_poison(self, outputs: Iterable[Output], byte: int) -> None:
         """Fill and free a block of each output's size: what a kernel allocates next gets those bytes."""

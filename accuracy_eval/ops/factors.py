@@ -119,10 +119,10 @@ def as_inputs(name: str, q: Quantised, *, transposed: bool = False) -> dict[str,
 
     transposed  stored with the contracted axis first: codes and a grid of scales alike
     """
-    turned = transposed and q.scale.ndim == 2
+    turned = transposed and q.scale.ndim == q.codes.ndim
     found = {
-        name: Coded(np.ascontiguousarray(q.codes.T) if transposed else q.codes, q.format),
-        f"{name}_scale": Coded(np.ascontiguousarray(q.scale.T) if turned else q.scale, q.scale_format),
+        name: Coded(np.ascontiguousarray(np.swapaxes(q.codes, -1, -2)) if transposed else q.codes, q.format),
+        f"{name}_scale": Coded(np.ascontiguousarray(np.swapaxes(q.scale, -1, -2)) if turned else q.scale, q.scale_format),
     }
     if q.global_scale is not None:
         found[f"{name}_global"] = Coded(q.global_scale, "float32")

@@ -26,6 +26,9 @@ def operand_codes(spec: OpSpec, case: Case, encoding: Encoding, *, compiled: boo
     The same bits on every host. `compiled` picks numba (True), numpy (False) or by size (None): equal bits either way.
     """
     operands = spec.operands(case, encoding)
+    own = spec.own_codes(case, encoding) if spec.own_codes else {}
+    if case.lane == "exact" and len(own) == len(operands):
+        return {o.name: own[o.name] for o in operands}
     if case.lane == "exact":
         from accuracy_eval.inputs.exact import integer_codes
 
@@ -37,7 +40,7 @@ def operand_codes(spec: OpSpec, case: Case, encoding: Encoding, *, compiled: boo
     if case.lane == "coded":
         coded = coded_companion(case, operands[0].format)
         return {"a": coded.a, "b": coded.b}
-    return {o.name: random_codes(case, o, compiled=compiled) for o in operands}
+    return {o.name: own[o.name] if o.name in own else random_codes(case, o, compiled=compiled) for o in operands}
 
 
 def random_codes(case: Case, operand: Operand, *, compiled: bool | None = None) -> Codes:
@@ -83,7 +86,7 @@ def _wide_codes(case: Case, operand: Operand) -> Codes:
 
 def as_stored(operand: Operand, codes: Codes) -> Codes:
     """The codes as the op receives them: transposed to the operand's storage order, C-contiguous."""
-    return np.ascontiguousarray(codes.T) if operand.transposed else codes
+    return np.ascontiguousarray(np.swapaxes(codes, -1, -2)) if operand.transposed else codes
 
 
 def stored_inputs(spec: OpSpec, case: Case, encoding: Encoding, codes: dict[str, Codes]) -> dict[str, Coded]:

@@ -6,12 +6,13 @@ from accuracy_eval.errors import unknown
 from accuracy_eval.ops.cast import CAST
 from accuracy_eval.ops.epilogue import GEMM_EPILOGUE
 from accuracy_eval.ops.gemm import GEMM
+from accuracy_eval.ops.grouped import GROUPED
 from accuracy_eval.ops.quantize import QUANTIZE
 from accuracy_eval.ops.reduce import REDUCE
 from accuracy_eval.ops.spec import OpSpec
 from accuracy_eval.ops.special import SPECIAL
 
-OPS: dict[str, OpSpec] = {op.name: op for op in (GEMM, GEMM_EPILOGUE, *SPECIAL, *REDUCE, CAST, QUANTIZE)}
+OPS: dict[str, OpSpec] = {op.name: op for op in (GEMM, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, CAST, QUANTIZE)}
 
 
 def get_op(name: str) -> OpSpec:

@@ -29,7 +29,7 @@ class Operand:
     format   concrete format of the codes
     axes     dimension letter of each axis
     domain   how generated values are brought into the op's domain ("any": not at all)
-    stored   shape the op receives: `shape`, or its transpose
+    stored   shape the op receives: `shape`, or with its last two axes swapped
     """
 
     name: str
@@ -41,18 +41,24 @@ class Operand:
 
     @property
     def stored(self) -> tuple[int, ...]:
-        return self.shape[::-1] if self.transposed else self.shape
+        return (*self.shape[:-2], *self.shape[:-3:-1]) if self.transposed else self.shape
 
 
 @dataclass(frozen=True)
 class Output:
-    """One output of a case: name, shape, concrete format. `exact`: any differing code fails, whatever the contract; None: it has no
-    right code of its own and is judged by its total error alone."""
+    """One output of a case: name, shape, concrete format.
+
+    exact    any differing code fails, whatever the contract; None: it has no right code of its own and is judged by its total error
+             alone
+    written  leading rows of the 2-D view that the op writes; those behind may stay as they were and otherwise must be zero.
+             None: all
+    """
 
     name: str
     shape: tuple[int, ...]
     format: str
     exact: bool | None = False
+    written: int | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,7 @@ class OpSpec:
     formats     families its operands may have; out_formats: families its output may have besides the operands' own
     options     name -> default value; a case states only what differs
     operands    (case, encoding) -> operands in order
+    own_codes   (case, encoding) -> codes of the operands that no input class generates, by name; None: there are none
     outputs     (case, encoding) -> outputs in order
     torch       (torch, case, tensors by operand name, out by output name) -> tensors by output name; `out` holds poisoned tensors
                 the expression writes to where torch offers `out=`, and is ignored where it does not
@@ -172,6 +179,7 @@ class OpSpec:
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     lanes: tuple[str, ...] = ("random",)
     directions: tuple[str, ...] = ("fwd",)
+    own_codes: Callable[[Case, Encoding], dict[str, NDArray[Any]]] | None = None
     received: Callable[[Case, Inputs, Encoding], dict[str, Coded]] | None = None
     refuse: Callable[[Case], str | None] = lambda case: None
     derived: Callable[[Case, Encoding], tuple[Output, ...]] = lambda case, encoding: ()
