@@ -7,7 +7,8 @@ element, an index and causes. What is left is a verdict with scope "sampled" and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from types import MappingProxyType
@@ -101,7 +102,10 @@ class _Screen:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some rows (axis 0) or columns (axis 1) of an output: a tensor of its own, the result of `problem`."""
+    """Some rows (axis 0) or columns (axis 1) of an output: a tensor of its own, the result of `problem`.
+
+    source  the same of the operands before they were quantised, for rows: total error is judged row by row
+    """
 
     axis: int
     at: Indices
@@ -109,6 +113,7 @@ class _Part:
     problem: Gemm
     output: Output
     contract: str
+    source: Gemm | None = None
 
     def side(self, s: SideTensor) -> SideTensor:
         held = [self._codes(rows, s.shape) for rows in s.variants]
@@ -128,7 +133,11 @@ class _Part:
             held = panel if contract == self.contract else whole(self.problem, contract, self.output.format)
             yield Truth(0, held.values, held.budget)
 
-        return replace(product_reference(self.problem, contract, self.output.format), panels=panels)
+        reference = replace(product_reference(self.problem, contract, self.output.format), panels=panels)
+        return reference if self.source is None else replace(reference, unquantised=partial(self._unquantised, self.source))
+
+    def _unquantised(self, source: Gemm) -> Iterator[Truth]:
+        yield Truth(0, whole(source, None, self.output.format).values)
 
     def inputs(self, given: Inputs) -> Inputs:
         """Operands of the part; none where they are not those of a plain product."""
@@ -206,7 +215,9 @@ class _View:
             values, budget = (np.take(np.concatenate([x, y], axis=axis), order, axis=axis) for x, y in both)
             panel = Panel(0, values, budget)
         shape = panel.values.shape
-        return _Part(axis, at, panel, take(at), Output(self.output.name, (shape[0], shape[1]), out, self.output.exact), contract)
+        part = Output(self.output.name, (shape[0], shape[1]), out, self.output.exact)
+        source = self.reference.source.take_rows(at) if axis == 0 and self.reference.source is not None else None
+        return _Part(axis, at, panel, take(at), part, contract, source)
 
     def judged(self, judge: Callable[[_Part], Side]) -> Side:
         """The side of the whole output, from its judged parts and its projections."""
@@ -217,6 +228,9 @@ class _View:
         left = [np.delete(x, p.at) for x, (p, _) in zip(excess, found, strict=True)]  # lines that no exact part holds
         open_lines = sum(int((x > 1).sum()) for x in left)
         side = replace(part.moved(worse), scope="sampled", resolution=self._resolution(found[0][1].resolution))
+        side = replace(side, gates=_stricter(found[0][1].gates, found[1][1].gates))
+        unknown = {k: v for k, v in found[0][1].metrics.items() if side.metrics.get(k) is None and not k.endswith("_index")}
+        side = replace(side, metrics={**side.metrics, **unknown})
         if side.verdict is Verdict.FAIL:
             known = {d.code for d in side.diagnoses}
             side = replace(side, diagnoses=(*side.diagnoses, *(d for d in self._places() if d.code not in known)))
@@ -285,6 +299,16 @@ class _View:
             "exact_rows": len(self.sample.rows), "exact_columns": len(self.sample.columns),
             "probes": probes, "standard_error": p.standard_error,
         }  # fmt: skip
+
+
+def _stricter(rows: Sequence[GateResult], columns: Sequence[GateResult]) -> tuple[GateResult, ...]:
+    """Of each gate's results on two parts the broken one, else the one that was applied, else the one with less margin."""
+
+    def strictness(g: GateResult) -> tuple[int, float]:
+        return (2 if g.passed is False else 1 if g.passed else 0), -(math.inf if g.margin is None else g.margin)
+
+    others = {g.gate: g for g in columns}
+    return tuple(max(g, others.get(g.gate, g), key=strictness) for g in rows)
 
 
 def _root_mean_square(x: Values) -> Values:

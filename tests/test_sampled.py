@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from test_compare import dump_with, lost_k, nan, right, tf32, zero
 
-from accuracy_eval.cases import make_case
+from accuracy_eval.backends.open import open_backend
+from accuracy_eval.cases import Suite, make_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.cpu_ref.operands import Gemm
+from accuracy_eval.dump import dump
 from accuracy_eval.formats import encode
 from accuracy_eval.messages import side_message
 from accuracy_eval.ops.spec import Reference
@@ -183,3 +185,14 @@ def test_the_mode_and_the_size_decide_what_is_sampled(mode, shape, sampled):
 def test_auto_is_the_default_and_equals_the_full_reference_on_small_cases(tmp_path):
     d = dump_with(tmp_path, "a", case(), row)
     assert compare_dumps(d) == compare_dumps(d, reference="full") == compare_dumps(d, reference="auto")
+
+
+def test_the_total_error_of_a_quantised_product_is_judged_by_its_exact_rows(tmp_path):
+    quantised = make_case("gemm", SHAPE, format="fp8_e4m3", recipe="rowwise")
+    dump(Suite("test", "", (quantised,), {}), open_backend("reference"), tmp_path / "a.h5")
+    sides = [compare_dumps(tmp_path / "a.h5", reference=mode).tensors[0].sides[0] for mode in ("sampled", "full")]
+    assert [s.scope for s in sides] == ["sampled", "full"]
+    assert [s.verdict for s in sides] == [Verdict.PASS, Verdict.PASS]
+    assert {g.gate for g in sides[0].gates if g.passed} - {"projections"} == {g.gate for g in sides[1].gates if g.passed}
+    excess = [s.metrics["excess_db"] for s in sides]
+    assert excess[0] == pytest.approx(excess[1], abs=0.05)

@@ -123,8 +123,9 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
     references = {o.name: replace(product_reference(_problem(case, inputs, o.name), contract, o.format), shape=o.shape) for o in outputs}
     if not case.recipe:
         return references
-    before = {o.name: partial(_panels, quantised.unquantised(case, inputs, o.name), "", o.format) for o in outputs}
-    return {name: replace(r, unquantised=before[name]) for name, r in references.items()}
+    sources = {o.name: quantised.unquantised(case, inputs, o.name) for o in outputs}
+    before = {o.name: partial(_panels, sources[o.name], "", o.format) for o in outputs}
+    return {name: replace(r, unquantised=before[name], source=sources[name]) for name, r in references.items()}
 
 
 def overflowing(overflows: Overflows | None, contract: str, out_format: str) -> Exempt | None:

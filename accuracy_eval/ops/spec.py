@@ -96,6 +96,7 @@ class Reference:
     sample      a part of the truth to judge by where the whole costs too much; None: the panels are the truth
     unquantised the result of the operands before they were quantised, float64, in panels of the same rows: what total error is
                 measured against; None where nothing was quantised, or the operands are not known
+    source      the product of the unquantised operands, where it is one
     """
 
     kind: Literal["values", "codes"]
@@ -108,6 +109,7 @@ class Reference:
     exempt: Exempt | None = None
     sample: Callable[[], Sample] | None = None
     unquantised: Callable[[], Iterator[Panel]] | None = None
+    source: Gemm | None = None
 
 
 Inputs = Mapping[str, Coded]
