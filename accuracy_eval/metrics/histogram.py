@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
@@ -24,33 +26,56 @@ def _edges(integral: bool) -> Values:
     return out
 
 
+@dataclass(frozen=True)
+class Histogram:
+    """Bins that hold something, ascending, and how many elements each holds."""
+
+    bins: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    integral: bool
+
+    @classmethod
+    def of(cls, parts: Iterable[NDArray[np.int64]], integral: bool) -> Histogram:
+        """The sum of the walks' counts [GROUPS·NEAR + HISTOGRAM]: near bins are counted in groups, lest counts wait for each other."""
+        found = [(at, part[at]) for part in parts for at in (np.flatnonzero(part),)]
+        at = np.concatenate([np.zeros(0, np.int64), *(a for a, _ in found)])
+        counts = np.concatenate([np.zeros(0, np.int64), *(c for _, c in found)])
+        bins, place = np.unique(np.where(at < k.GROUPS * k.NEAR, at % k.NEAR, at - k.GROUPS * k.NEAR), return_inverse=True)
+        total = np.zeros(len(bins), np.int64)
+        np.add.at(total, place, counts)
+        return cls(bins, total, integral)
+
+    @property
+    def exact_steps(self) -> int:
+        """Sum of the code distances that have a bin of their own; 0 where bins are not integral."""
+        exact = self.bins < k.EXACT
+        return int(self.bins[exact] @ self.counts[exact]) if self.integral else 0
+
+    def quantiles(self, valid: int, maximum: int | float | None) -> dict[str, int | float]:
+        """Nearest-rank quantiles of |ulp error|: the upper edge of the bin that holds the element, never above the maximum."""
+        if not valid or maximum is None:
+            return {}
+        reached = np.cumsum(self.counts)
+        out: dict[str, int | float] = {}
+        for name, share in QUANTILES.items():
+            rank = -(-valid * share.numerator // share.denominator)
+            edge = min(float(_edges(self.integral)[self.bins[np.searchsorted(reached, rank)]]), maximum)
+            out[name] = int(edge) if self.integral else edge
+        return out
+
+    def octaves(self) -> tuple[tuple[float, int], ...]:
+        """(upper edge, count) of every power of two that holds something."""
+        found: dict[float, int] = {}
+        for edge, count in zip(_octave_edges(self.integral)[self.bins].tolist(), self.counts.tolist(), strict=True):
+            found[edge] = found.get(edge, 0) + count
+        return tuple(found.items())
+
+
 @cache
-def _octave_starts(integral: bool) -> tuple[NDArray[np.int64], Values]:
-    """(first bin, upper edge) of every power of two: bins up to that edge and above the one before belong to it."""
+def _octave_edges(integral: bool) -> Values:
+    """The power of two at or above the upper edge of every bin."""
     edges = _edges(integral)
     upper = np.zeros(k.HISTOGRAM)
     upper[1:-1] = 2.0 ** np.ceil(np.log2(edges[1:-1]))
     upper[-1] = np.inf
-    starts = np.flatnonzero(np.diff(upper, prepend=-1.0))
-    return starts, upper[starts]
-
-
-def quantiles(counts: NDArray[np.int64], valid: int, maximum: int | float | None, *, integral: bool) -> dict[str, int | float]:
-    """Nearest-rank quantiles of |ulp error|: the upper edge of the bin that holds the element, never above the maximum."""
-    if not valid or maximum is None:
-        return {}
-    reached = np.cumsum(counts)
-    uppers = _edges(integral)
-    out: dict[str, int | float] = {}
-    for name, share in QUANTILES.items():
-        rank = -(-valid * share.numerator // share.denominator)
-        edge = min(float(uppers[np.searchsorted(reached, rank)]), maximum)
-        out[name] = int(edge) if integral else edge
-    return out
-
-
-def octaves(counts: NDArray[np.int64], *, integral: bool) -> tuple[tuple[float, int], ...]:
-    """(upper edge, count) of every power of two that holds something."""
-    starts, uppers = _octave_starts(integral)
-    found = np.add.reduceat(counts, starts)
-    return tuple((float(uppers[i]), int(found[i])) for i in np.flatnonzero(found))
+    return upper

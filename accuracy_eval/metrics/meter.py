@@ -23,7 +23,7 @@ from accuracy_eval.formats import Format, Overflow, get_format
 from accuracy_eval.jit import thread_count
 from accuracy_eval.metrics import walk as k
 from accuracy_eval.metrics.arguments import DUMMIES, Array, checked_codes, geometry, parameters, readonly, source, tables
-from accuracy_eval.metrics.histogram import octaves, quantiles
+from accuracy_eval.metrics.histogram import Histogram
 from accuracy_eval.metrics.joining import added, better, joined, merge_moments, new_records, noise, spread, worst_of
 from accuracy_eval.metrics.measured import ClassCounts, Classes, Measured, Range, Values
 from accuracy_eval.metrics.registry import METRICS, allclose_name
@@ -301,7 +301,7 @@ class Meter:
         if self._counts[k.C_BAD_BUDGET]:
             raise UsageError(f"{self._counts[k.C_BAD_BUDGET]} budgets are negative or NaN; a budget is a number >= 0")
         worst, worst_ulp = self._worst(0), self._worst(1)
-        histogram = self._histogram()
+        histogram = Histogram.of((s.histogram for s in self._all_scratch), self._mode == k.SAME)
         totals = self._totals(worst_ulp, histogram)
         metrics: dict[str, Any] = {name: metric.value(totals) for name, metric in METRICS.items() if metric.value}
         for (rtol, atol), violations in zip(self.specs, self._counts[k.C_ALLCLOSE :], strict=True):
@@ -315,7 +315,7 @@ class Meter:
             classes=self._classes(),
             worst=worst,
             worst_ulp=worst_ulp,
-            ulp_histogram=octaves(histogram, integral=self._mode == k.SAME),
+            ulp_histogram=histogram.octaves(),
             rows=noise(self._row_parts),
             cols=noise(self._col_parts),
             tiles=noise(self._tile_parts),
@@ -323,14 +323,7 @@ class Meter:
             expected_range=_range(self._records[k.M_MIN_E], self._records[k.M_MAX_E]),
         )
 
-    def _histogram(self) -> NDArray[np.int64]:
-        total = np.zeros(k.HISTOGRAM, np.int64)
-        for scratch in self._all_scratch:
-            total += scratch.histogram[k.GROUPS * k.NEAR :]
-            total[: k.NEAR] += scratch.histogram[: k.GROUPS * k.NEAR].reshape(k.GROUPS, k.NEAR).sum(axis=0)
-        return total
-
-    def _totals(self, worst: tuple[WorstElement, ...], histogram: NDArray[np.int64]) -> Totals:
+    def _totals(self, worst: tuple[WorstElement, ...], histogram: Histogram) -> Totals:
         counts = self._counts
         valid = int(counts[k.C_VALID])
         sums = added(self._sums)[:, :, 0] if self._sums else np.zeros((k.S_COUNT, 3))
@@ -340,9 +333,6 @@ class Meter:
             maximum = 0 if self._mode == k.SAME else 0.0
             if worst:
                 maximum = self._exact_ulp(worst[0]) if self._mode == k.SAME else abs(worst[0].ulp)
-
-        # between codes the histogram holds small errors exactly, and the walk sums the others only
-        exact_steps = int(np.arange(k.EXACT) @ histogram[: k.EXACT]) if self._mode == k.SAME else 0
 
         countable = bool(np.isfinite(sums[[k.S_U, k.S_AU]]).all())
 
@@ -363,10 +353,10 @@ class Meter:
             bias=joined(sums[k.S_SG], 1),
             spread=spread(self._moments),
             ulp_sum=joined(sums[k.S_U], 1) if countable else None,
-            ulp_abs=joined(sums[k.S_AU], 1) + exact_steps if countable else None,
+            ulp_abs=joined(sums[k.S_AU], 1) + histogram.exact_steps if countable else None,
             ulp_max=maximum,
             ulp_max_at=self._tops[1][0][1] if self._tops[1] else None,
-            ulp_quantiles=quantiles(histogram, valid, maximum, integral=self._mode == k.SAME),
+            ulp_quantiles=histogram.quantiles(valid, maximum),
             max_abs=-self._tops[0][0][0] if self._tops[0] else 0.0,
             max_abs_at=self._tops[0][0][1] if self._tops[0] else None,
             max_rel=float(self._records[k.M_REL]) if nonzero else None,
