@@ -197,7 +197,7 @@ def check(
     side, result = _judge_by_array(a, cast(Coded, e), against, call) if truth is None else _judge_by_truth(a, truth, call, profile)
     if truth is not None and truth.kind == "values" and e is not None and e.format == a.format:
         side = _with_expected(side, _judge_by_truth(e, truth, call, profile)[0])
-    budgeted = {k: v for k, v in side.metrics.items() if k.startswith(("budget_", "inner_", "over_budget"))}
+    budgeted = {k: v for k, v in side.metrics.items() if "budget" in k or k.startswith("inner_")}
     side = replace(side, metrics={**reported(against), **budgeted})
     if tolerance:
         side = _with_tolerance(side, against, tolerance)

@@ -16,6 +16,7 @@ from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.formats import get_family, get_format
 
 LAMBDA = 8.0  # standard deviations a healthy error may reach: 2·Q(8) = 1.2e-15, so no element of any suite exceeds it by chance
+TYPICAL = 2.0  # the same for the root mean square of many elements: rows of 32 reach 0.43 of that (docs/gates.md)
 PARTIALS = 4  # pieces of a split contraction where the contract does not say
 
 

@@ -27,7 +27,8 @@ COMPARISONS = {
     ">": operator.gt,
     "==": operator.eq,
 }  # fmt: skip
-FACTS = ("op", "family", "format", "out_format", "recipe", "quantised", "lane", "input", "direction", "tensor", "exact", "contract")
+FACTS = ("op", "family", "format", "out_format", "recipe", "quantised", "lane", "input", "direction", "tensor", "exact", "contract",
+         "long_rows", "long_columns", "large_tiles")  # fmt: skip
 _GATE_KEYS = ("name", "metric", "comparison", "limit", "source", "applies", "rtol", "atol", "round_expected", "error")
 
 

@@ -17,18 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.attribution import attribute, reported
-from accuracy_eval.budget import ResolutionMeter
 from accuracy_eval.contracts import looser_contracts
 from accuracy_eval.diagnose import Context, context_of, diagnose, named, rows_of, structural
+from accuracy_eval.expectation import expectation_of
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import Gate, Profile
 from accuracy_eval.messages import number
+from accuracy_eval.metrics.aggregates import FEWEST, GATED, TILE
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import Meter
 from accuracy_eval.metrics.registry import DERIVED
 from accuracy_eval.metrics.total import TotalMeter
 from accuracy_eval.ops.spec import Inputs, Output, Panel, Reference, row_blocks, rows_and_columns
 from accuracy_eval.records import Case, Coded, Diagnosis, Side, TensorResult, Verdict
+from accuracy_eval.resolution import ResolutionMeter
 from accuracy_eval.sketch import sketch_of
 
 Codes = NDArray[Any]
@@ -36,7 +38,8 @@ Rows = Callable[[int, int], Codes]  # (first, end) -> codes [end - first, column
 WORST = 16
 ZEROS_WITHIN = 0.5  # of the budget: zeros for subnormal values that use less are a flush, not a kernel that did nothing
 KEPT_ELEMENTS = 1 << 22  # of a reference kept whole, so that a diagnosis may look at it again (32 MiB)
-BY_CONTRACT = ("budget_max", "excess_db", "excess_row_db")  # metrics whose limit depends on what the contract allows
+# metrics whose limit depends on what the contract allows
+BY_CONTRACT = frozenset({"budget_max", "excess_db", "excess_row_db", *GATED})
 NEAR_BUDGET = 0.7  # of a contract's budget: healthy units stay below (docs/budgets.md); above it a side warns
 
 
@@ -75,6 +78,7 @@ class _Found:
     coded: bool
     budget: NDArray[np.float64] | None
     exempt: tuple[int, str]
+    problem: Any
 
 
 def side_of(label: str, tensor: Coded, sha256: str = "", contract: str = "") -> SideTensor:
@@ -85,10 +89,12 @@ def side_of(label: str, tensor: Coded, sha256: str = "", contract: str = "") -> 
 
 def facts_of(case: Case, family: str, output: Output, contract: str) -> dict[str, Any]:
     """What gates may ask about a tensor: see gates.FACTS."""
+    rows, columns = rows_and_columns(output.shape)
     return {
         "op": case.op, "family": family, "format": case.format, "out_format": get_format(output.format).family, "recipe": case.recipe,
         "quantised": bool(case.recipe), "lane": case.lane, "input": case.input_class, "direction": case.direction, "tensor": output.name,
-        "exact": output.exact, "contract": contract,
+        "exact": output.exact, "contract": contract, "long_rows": columns >= FEWEST, "long_columns": rows >= FEWEST,
+        "large_tiles": min(rows, TILE) * min(columns, TILE) >= FEWEST,
     }  # fmt: skip
 
 
@@ -129,7 +135,7 @@ def judge_tensor(
             by_pair[a.label, b.label] = measure_pair(a, b)
     judged: dict[str, Side] = {}
     for s in sides:
-        side = _judge_side(s, output, by_side.get(s.label), gates)
+        side = _judge_side(s, output, by_side.get(s.label), gates, normal=case.input_class == "normal")
         if side.verdict is Verdict.FAIL and s.label in by_side:
             side = _name_the_cause(side, s, case, output, by_side[s.label], inputs.get(s.label, {}))
             if under is not None:
@@ -176,6 +182,7 @@ def _measure(
             return Meter(shape, fmt, reference=True, allclose=tolerances, top=WORST)
         return Meter(shape, fmt, expected_format=fmt, allclose=tolerances, top=WORST)
 
+    lines = any(g.metric in GATED for g in gates)
     # equal bytes are measured once: the digest was verified when the side was read
     keys = {s.label: s.sha256 if s.sha256 and len(s.variants) == 1 else s.label for s in sides}
     distinct = {keys[s.label]: s for s in reversed(sides)}
@@ -196,7 +203,7 @@ def _measure(
             settled = [_settled(c, panel, reference, fmt) for c in codes[k]]
             exempt[k] += max(count for _, count in settled)
             for m, (c, _) in zip(truth[k], settled, strict=True):
-                m.update(first, c, panel.values, panel.budget)
+                m.update(first, c, panel.values, panel.budget, panel.typical)
             for m, (c, _) in zip(against_rounded.get(k, ()), settled, strict=False):
                 m.update(first, c, expected)
         if unquantised is not None:
@@ -211,7 +218,7 @@ def _measure(
         if kept is not None:
             kept.append(panel)
         if resolution is not None and panel.budget is not None:
-            resolution.update(first, panel.values, panel.budget)
+            resolution.update(first, panel.values, panel.budget, panel.typical if lines else None)
         elif panel.budget is None:
             resolution = None
     if reference is None:
@@ -223,12 +230,12 @@ def _measure(
     budget = np.concatenate(budgets) if budgets else None
     results = {k: [m.result() for m in meters] for k, meters in truth.items()}
     roundeds = {k: [m.result() for m in meters] for k, meters in against_rounded.items()}
-    why = reference.exempt.why if reference.exempt else ""
+    why, problem = reference.exempt.why if reference.exempt else "", reference.problem
     for s in sides:
         k = keys[s.label]
         totals = tuple(t.result() if unquantised is not None else {} for t in total[k])
         against = tuple(roundeds.get(k, results[k]))
-        by_side[s.label] = _Found(tuple(results[k]), against, totals, expected_rows, seen, coded, budget, (exempt[k], why))
+        by_side[s.label] = _Found(tuple(results[k]), against, totals, expected_rows, seen, coded, budget, (exempt[k], why), problem)
     by_pair.update({pair: m.result() for pair, m in pairs.items()})
 
 
@@ -269,7 +276,7 @@ def misfit(s: SideTensor, output: Output) -> Side | None:
     return Side(s.label, s.format, s.sha256, Verdict.FAIL, s.contract, diagnoses=(wrong,), note=wrong.sentence)
 
 
-def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequence[Gate]) -> Side:
+def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequence[Gate], *, normal: bool) -> Side:
     wrong = misfit(s, output)
     if wrong is not None:
         return wrong
@@ -283,6 +290,9 @@ def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequ
         return replace(base, verdict=verdict, diagnoses=tuple(first), note="no reference: judged only against the other dumps")
     judged = [_judge_measured(m, r, t, gates, s) for m, r, t in zip(found.truth, found.rounded, found.total, strict=True)]
     side = max(judged, key=lambda j: j.verdict.severity)
+    if any(g.metric == "budget_max" for g in gates):
+        expected = expectation_of(found.problem, s.contract, s.format, side.metrics, normal=normal)
+        side = replace(side, expectation=expected)
     verdict, note = side.verdict, side.note
     if s.never_written:
         verdict = Verdict.FAIL
@@ -349,7 +359,7 @@ def _name_the_cause(side: Side, s: SideTensor, case: Case, output: Output, found
 def _name_the_contract(side: Side, s: SideTensor, case: Case, gates: Sequence[Gate], under: Callable[[str, str], Reference]) -> Side:
     """A side that breaks nothing but limits that follow from its contract, with the tightest looser contract it keeps, if it keeps one."""
     broken = {g.metric for g in side.gates if g.passed is False}
-    if side.verdict is not Verdict.FAIL or "budget_max" not in broken or broken - set(BY_CONTRACT) or s.never_written:
+    if side.verdict is not Verdict.FAIL or broken.isdisjoint({"budget_max", *GATED}) or broken - BY_CONTRACT or s.never_written:
         return side
     for contract in looser_contracts(s.contract, case.format.split("+")):
         by_side: dict[str, _Found] = {}

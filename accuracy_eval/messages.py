@@ -17,6 +17,7 @@ from accuracy_eval.records import ERRORS, Attribution, Diagnosis, GateResult, Pa
 
 REFERENCE = "reference"  # what a side is judged by, where a dump's label would stand
 COMPARISON_WORDS = {"<=": "must be at most", "<": "must be under", ">=": "must be at least", ">": "must be over", "==": "must be"}
+LINES = {"row_budget": "row", "col_budget": "column", "tile_budget": "128×128 tile"}  # metrics of many elements
 # the worst element is an example of these
 LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max", "mismatch_count", "value_mismatch_count")
 ATTRIBUTION_WORDS = {
@@ -126,6 +127,9 @@ def gate_clause(gate: GateResult, contract: str = "", place: WorstElement | Sequ
         text = f"{gate.error} error {value} × budget{at}".lstrip() + (f", {must} {limit} ×" if gate.limit != 1 else "")
         if isinstance(place, WorstElement) and place.budget is not None:
             context.append(f"B {number(place.budget, 2)}")
+    elif gate.metric in LINES:
+        where = "" if index is None else f" {index_text(index) if len(index) > 1 else index[0]}"
+        text = f"{LINES[gate.metric]}{where} uses {value} × its typical budget, {must} {limit}"
     else:
         text = f"{visible(gate.metric)} {value}{at}, {must} {limit}"
         text = f"{gate.error} error: {text}" if gate.error else text
@@ -140,7 +144,7 @@ def place_of(gate: GateResult | None, metrics: Mapping[str, Any], worst: Sequenc
     if index is None:
         return worst[0] if worst and gate.metric in LOCATED else None
     index = (index,) if isinstance(index, int) else tuple(index)
-    return next((e for e in worst if e.index == index), index)
+    return index if gate.metric in LINES else next((e for e in worst if e.index == index), index)
 
 
 def causes(diagnoses: Sequence[Diagnosis]) -> str:
@@ -243,9 +247,26 @@ def scales_text(facts: ScaleFacts) -> str:
     return "; ".join(parts)
 
 
+_EXPECTED = (("snr_db", "SNR", " dB"), ("bias_sigma", "bias", " σ"), ("mismatch_fraction", "flips", ""))
+
+
+def expectation_text(expectation: Mapping[str, Any]) -> str:
+    """Expected of normal data beside what was seen: "SNR 55.5 to 55.6 dB, seen 55.6; bias …; largest error 1e-5 of γ_K·|A||B|"."""
+    parts = []
+    for name, title, unit in _EXPECTED:
+        if name in expectation:
+            low, high, seen = (number(x, 3) for x in expectation[name])
+            parts.append(f"{title} {low}{'' if low == high else f' to {high}'}{unit}, seen {seen}")
+    bounds = expectation.get("bounds") or {}
+    if bounds:
+        shares = number(bounds["worst_case"], 2), number(bounds["probable"], 2)
+        parts.append(f"largest error {shares[0]} of the worst case γ_K·|A||B|, {shares[1]} of its probable form")
+    return "; ".join(parts)
+
+
 def resolution_text(resolution: Mapping[str, Any]) -> str:
     """The smallest faults that would have failed: "element 3.1e-4, row 2.2e-3, gain 4e-6, the loss of any of 256 k"."""
-    parts = [f"{k} {_short(resolution[k])}" for k in ("element", "row", "column", "gain") if resolution.get(k) is not None]
+    parts = [f"{k} {_short(resolution[k])}" for k in ("element", "row", "column", "tile", "gain") if resolution.get(k) is not None]
     if "probes" in resolution:  # lines were seen by random projections: no size of fault in them is certain to be caught
         parts[1:1] = [f"{k} {_short(resolution[f'{k}_95'])} (19 of 20)" for k in ("row", "column")]
     seen, total = resolution.get("k_seen", 0), resolution.get("k_total", 0)
@@ -292,6 +313,8 @@ def side_message(result: TensorResult, side: Side) -> str:
         lines.append(f"  note: {visible(side.note)}")
     if side.resolution and side.verdict in (Verdict.PASS, Verdict.WARN):
         lines.append(f"  would have failed: {resolution_text(side.resolution)}")
+    if side.expectation:
+        lines.append(f"  expected: {expectation_text(side.expectation)}")
     return "\n".join(lines)
 
 

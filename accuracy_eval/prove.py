@@ -1,6 +1,6 @@
 """prove: known faults put into GEMM results, judged as any result is: what every gate of a profile catches, and what none sees.
 
-`prove("default")` computes small products (M × N = 16 × 32) at K = 64 and 8192 in four operand formats, changes them by each of
+`prove("default")` computes small products (M × N = 32 × 48) at K = 64 and 8192 in four operand formats, changes them by each of
 MUTATIONS, and judges all of them. A mutation that a gate claims to catch (CLAIMS) and does not is a broken claim; a gate that no
 mutation of a product can break is named as well.
 """
@@ -31,7 +31,7 @@ from accuracy_eval.ops.spec import Output, Panel, Reference
 from accuracy_eval.quantize import get_recipe, quantize
 from accuracy_eval.records import Case, Coded, GateResult, Side, Verdict
 
-M, N = 16, 32
+M, N = 32, 48
 LENGTHS = (64, 8192)
 SEED = 1
 
@@ -246,6 +246,25 @@ def _tf32(p: Problem) -> Values:
     return p.result(cut(p.a), cut(p.b))
 
 
+NEAR = 0.9  # of an element's budget: what no single element shows, and no healthy unit reaches in many at once
+
+
+def _near_budget(rows: slice, columns: slice) -> Change:
+    """Elements whose errors are NEAR their budget, of random signs."""
+
+    def change(p: Problem) -> Values | NotApplicable:
+        if p.reference.kind == "codes":
+            return NotApplicable("codes that must be equal have no budget")
+        (panel,) = p.reference.panels()
+        assert panel.budget is not None
+        out = p.healthy.copy()
+        signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=out.shape)
+        out[rows, columns] = (panel.values + NEAR * signs * panel.budget)[rows, columns]
+        return out
+
+    return change
+
+
 def _unit(unit: Unit) -> Change:
     return lambda p: p.result(p.a, p.b, unit=unit)
 
@@ -261,8 +280,8 @@ MUTATIONS: dict[str, Mutation] = {
         Mutation("shifted", "every row holds its neighbour's values", "result", _output(lambda d: np.roll(d, 1, axis=0))),
         Mutation("transposed", "the result is stored column by column", "result", _output(lambda d: d.T.reshape(d.shape))),
         Mutation("gate/up swapped", "the halves of N change places", "result", _output(lambda d: np.roll(d, d.shape[1] // 2, axis=1))),
-        Mutation("a zero row", "one of 16 rows is zero", "result", _output(_row(0.0))),
-        Mutation("a row 1 % off", "one of 16 rows is multiplied by 1.01", "result", _output(_row(1.01))),
+        Mutation("a zero row", "one of 32 rows is zero", "result", _output(_row(0.0))),
+        Mutation("a row 1 % off", "one of 32 rows is multiplied by 1.01", "result", _output(_row(1.01))),
         Mutation("a lost k", "one product of K is missing from every element", "product", _lost_k),
         Mutation("K tail dropped", "the last 8 products are missing from every element", "product", _dropped_tail),
         Mutation("nibbles swapped", "the two codes in each byte of A change places", "product", _nibbles),
@@ -270,6 +289,10 @@ MUTATIONS: dict[str, Mutation] = {
         Mutation("scale exponent +1", "a scale of A is doubled: the tensor's, or that of one block", "product", _scale(2.0)),
         Mutation("scale exponent -1", "a scale of A is halved: the tensor's, or that of one block", "product", _scale(0.5)),
         Mutation("scales swapped", "A's codes meet B's scales and B's A's, row by row", "product", _swapped_scales),
+        Mutation("a row near its budget", "every error in one of 32 rows is 0.9 of its element's budget", "arithmetic",
+                 _near_budget(slice(5, 6), slice(None))),
+        Mutation("a column near its budget", "the same in one of 48 columns", "arithmetic", _near_budget(slice(None), slice(5, 6))),
+        Mutation("all near their budget", "the same everywhere", "arithmetic", _near_budget(slice(None), slice(None))),
         Mutation("bf16 partials", "four partial sums are rounded to bfloat16, then added", "arithmetic", _unit(bfloat16_partials)),
         Mutation("14-bit accumulator", "sums keep 14 significant bits, cut toward zero", "arithmetic", _unit(fourteen_bits)),
         Mutation("TF32 inputs", "operands are rounded to 10 fraction bits", "arithmetic", _tf32),
@@ -311,7 +334,7 @@ def problem(column: Column, k: int, *, lane: str = "random", input_class: str = 
         codes = integer_codes(exact.d(), output.format, exact.unit)
         reference = Reference("codes", output.format, (M, N), contract, lambda: iter((Panel(0, codes),)))
     else:
-        parts = [Panel(p.first_row, p.values, p.budget) for p in panels(gemm, contract=contract, out_format=output.format)]
+        parts = [Panel(p.first_row, p.values, p.budget, p.typical) for p in panels(gemm, contract=contract, out_format=output.format)]
         reference = Reference(
             "values", output.format, (M, N), contract, lambda: iter(parts), unquantised=None if plain is None else lambda: _plain(plain)
         )
@@ -387,10 +410,12 @@ class Claim:
 RESULT = tuple(m.name for m in MUTATIONS.values() if m.kind == "result" and m.name not in ("one NaN", "one Inf", "one column short"))
 LARGE = tuple(name for name in RESULT if name != "a row 1 % off")
 PRODUCT = tuple(m.name for m in MUTATIONS.values() if m.kind == "product")
-ARITHMETIC = tuple(m.name for m in MUTATIONS.values() if m.kind == "arithmetic")
+NEAR_BUDGET = ("a row near its budget", "a column near its budget", "all near their budget")
+ARITHMETIC = tuple(m.name for m in MUTATIONS.values() if m.kind == "arithmetic" and m.name not in NEAR_BUDGET)
 SCALED = ("FNUZ for OCP", "scale exponent +1", "scale exponent -1")
 STRUCTURE = "NaN and Inf sets, an all-zero output and a wrong shape fail whatever the limits say"
 BUDGET = "fp32acc allows about 6e-5 of rms(D) at K = 4096 (docs/budgets.md); fp8fast, in 14 bits, about 4 % at K = 8192"
+TOGETHER = "many elements have two standard deviations of the random walk, one has eight; 16-bit outputs hide both in their rounding"
 COMPANION = "on the integer companion every element has one right value, and every k is in some element"
 EXCESS = "0.3 dB is 7 % of the noise that quantisation itself leaves in a row"
 SNR25 = "25 dB is an error of 5.6 % of the norm"
@@ -410,6 +435,9 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("default", "budget", ("a row 1 % off",), BUDGET, lanes=("random",),
           columns=("float32", "bfloat16", "e4m3 1x128", "mxfp4", "nvfp4")),
     Claim("default", "budget", ARITHMETIC, BUDGET, lanes=("random",), columns=("float32", "bfloat16", "mxfp4", "nvfp4")),
+    Claim("default", "rows", ("a row near its budget", "all near their budget"), TOGETHER, lanes=("random",), columns=("float32",)),
+    Claim("default", "columns", ("a column near its budget", "all near their budget"), TOGETHER, lanes=("random",), columns=("float32",)),
+    Claim("default", "tiles", ("all near their budget",), TOGETHER, lanes=("random",), columns=("float32",)),
     Claim("default", "excess", SCALED, EXCESS, columns=("e4m3", "e4m3 1x128")),
     Claim("default", "excess-row", (*SCALED, "scales swapped", "nibbles swapped"), EXCESS, lengths=(64,)),
     Claim("default", "excess-row", ("scale exponent +1", "scales swapped", "nibbles swapped"), EXCESS),
@@ -425,7 +453,7 @@ CLAIMS: tuple[Claim, ...] = (
         )
     ),
     Claim("l3", "", LARGE + PRODUCT, SCALED_ERROR),
-    Claim("exact", "bitwise", RESULT + PRODUCT + ARITHMETIC, BITS),
+    Claim("exact", "bitwise", RESULT + PRODUCT + ARITHMETIC + NEAR_BUDGET, BITS),
 )  # fmt: skip
 
 
@@ -508,15 +536,20 @@ def _caught_by(side: Side) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*gates, *(d.code for d in side.diagnoses if fails([d]) or not side.gates)]))
 
 
+def telling(by: Sequence[str]) -> tuple[str, ...]:
+    """The gates that say something: those on many elements together only where no single element fails."""
+    return tuple(name for name in by if "budget" not in by or name not in ("rows", "columns", "tiles"))
+
+
 def _seen(gates: Sequence[GateResult], contract: str) -> str:
     """What the gates saw."""
-    texts = []
+    by_limit: dict[str, list[str]] = {}
     for g in gates:
         if g.value is not None:
             value, limit = numbers_apart(g.value, g.limit, 3)
             under = f" under {contract}" if g.metric == "budget_max" else ""
-            texts.append(f"{g.metric} {value}{under} ({COMPARISON_WORDS[g.comparison]} {limit})")
-    return ", ".join(texts) or "no gate of the profile applies"
+            by_limit.setdefault(f"{COMPARISON_WORDS[g.comparison]} {limit}", []).append(f"{g.metric} {value}{under}")
+    return ", ".join(f"{', '.join(seen)} ({limit})" for limit, seen in by_limit.items()) or "no gate of the profile applies"
 
 
 def _why_same(mutation: Mutation, p: Problem, made: Values) -> str:

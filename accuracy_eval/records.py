@@ -278,6 +278,7 @@ class Side:
     diagnoses: tuple[Diagnosis, ...] = ()
     worst: tuple[WorstElement, ...] = ()
     resolution: Mapping[str, Any] = field(default_factory=dict)
+    expectation: Mapping[str, Any] = field(default_factory=dict)
     scope: str = "full"
     note: str = ""
     off_contract: str = ""

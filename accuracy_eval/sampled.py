@@ -131,7 +131,7 @@ class _Part:
 
         def panels() -> Any:
             held = panel if contract == self.contract else whole(self.problem, contract, self.output.format)
-            yield Truth(0, held.values, held.budget)
+            yield Truth(0, held.values, held.budget, held.typical)
 
         reference = replace(product_reference(self.problem, contract, self.output.format), panels=panels)
         return reference if self.source is None else replace(reference, unquantised=partial(self._unquantised, self.source))
@@ -158,10 +158,11 @@ class _Part:
     def moved(self, side: Side) -> Side:
         """A side of the part with the whole output's indices, without what only a whole tensor can show."""
         metrics = {k: self.index(v) if k.endswith("_index") else v for k, v in side.metrics.items()}
-        line = ("worst_row", "worst_col")[self.axis]
-        if metrics.get(line) is not None:
-            metrics[line] = int(self.at[metrics[line]])
-        metrics.pop("worst_tile", None)
+        for line in (("worst_row", "row_budget_index"), ("worst_col", "col_budget_index"))[self.axis]:
+            if metrics.get(line) is not None:
+                metrics[line] = int(self.at[metrics[line]])
+        for tile in ("worst_tile", "tile_budget_index"):
+            metrics.pop(tile, None)
         kept = tuple(self._diagnosis(d) for d in side.diagnoses if d.code not in _PLACES[self.axis])
         worst = tuple(self._element(e) for e in side.worst)
         # a map of the part would be read as one of the whole
@@ -211,9 +212,9 @@ class _View:
             extra = whole(take(more), contract, out)
             order = np.argsort(np.concatenate([at, more]), kind="stable")
             at = np.concatenate([at, more])[order]
-            both = [(x, y) for x, y in ((panel.values, extra.values), (panel.budget, extra.budget)) if x is not None and y is not None]
-            values, budget = (np.take(np.concatenate([x, y], axis=axis), order, axis=axis) for x, y in both)
-            panel = Panel(0, values, budget)
+            pairs = [(getattr(panel, name), getattr(extra, name)) for name in ("values", "budget", "typical")]
+            values, budget, typical = (np.take(np.concatenate(both, axis=axis), order, axis=axis) for both in pairs)
+            panel = Panel(0, values, budget, typical=typical)
         shape = panel.values.shape
         part = Output(self.output.name, (shape[0], shape[1]), out, self.output.exact)
         source = self.reference.source.take_rows(at) if axis == 0 and self.reference.source is not None else None

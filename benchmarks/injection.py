@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from accuracy_eval.budget import within_budget
-from accuracy_eval.formats import decode, encode
+from accuracy_eval.formats import decode, encode, ulp
 from accuracy_eval.gates import load_profile
 from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.metrics.aggregates import FEWEST, LIMIT
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Output, Reference
@@ -46,7 +47,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class Tensor:
-    """One output of a dump: its codes [m, n], values, truth and budget."""
+    """One output of a dump: its codes [m, n], values, truth, budget and typical budget."""
 
     name: str
     case: Case
@@ -56,6 +57,7 @@ class Tensor:
     values: np.ndarray
     truth: np.ndarray
     budget: np.ndarray
+    typical: np.ndarray
     reference: Reference
 
     def judge(self, codes: np.ndarray) -> Side:
@@ -70,14 +72,29 @@ class Tensor:
             return encode(self.values.reshape(-1)[f.at] + sizes[:, None] * f.change, self.output.format)
 
     def caught(self, f: Faults, sizes: np.ndarray) -> np.ndarray:
-        """Which faults the budget gate sees: as the judge decides, without its metrics."""
+        """Which faults the budget gates see: as the judge decides, without its metrics."""
         fmt, codes = self.output.format, self.faulty(f, sizes)
         truth, budget = self.truth.reshape(-1)[f.at], self.budget.reshape(-1)[f.at]
+        together = self.together(f, decode(codes, fmt), truth)
         if fmt == "float64":
             # an interval of float64 numbers is widened by an ulp, as much as the budget itself
             values = decode(codes, fmt)
-            return (np.abs(values - truth) - np.spacing(np.abs(values)) / 2 > budget).any(axis=1)
-        return ~within_budget(codes, truth, budget, fmt).all(axis=1)
+            return together | (np.abs(values - truth) - np.spacing(np.abs(values)) / 2 > budget).any(axis=1)
+        return together | ~within_budget(codes, truth, budget, fmt).all(axis=1)
+
+    def together(self, f: Faults, values: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        """Which faults the gate on the row or column they fill sees; those of a whole output in their worst row or column."""
+        if f.at.shape[1] < FEWEST:
+            return np.zeros(len(values), bool)
+        near = np.where(np.abs(truth) >= np.abs(values), np.abs(values), np.nextafter(np.abs(values), 0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            left = np.maximum(np.abs(values - truth) - ulp(near, self.output.format) / 2, 0)
+            square = np.where(left > 0, np.square(left / self.typical.reshape(-1)[f.at]), 0.0)
+        if f.at.shape[1] < self.values.size:
+            return np.sqrt(square.mean(axis=1)) > LIMIT
+        lines = square.reshape(-1, *self.values.shape)
+        uses = [lines.mean(axis=axis).max(axis=1) for axis in (1, 2) if lines.shape[axis] >= FEWEST]
+        return np.sqrt(np.max([*uses, np.zeros(len(values))], axis=0)) > LIMIT
 
 
 def tensors(path: str) -> Iterator[Tensor]:
@@ -95,11 +112,20 @@ def tensors(path: str) -> Iterator[Tensor]:
             panels = list(references[output.name].panels())
             if not panels or not math.prod(output.shape):
                 continue
-            truth, budget = (np.concatenate([getattr(p, part) for p in panels]) for part in ("values", "budget"))
+            truth, budget, typical = (np.concatenate([getattr(p, part) for p in panels]) for part in ("values", "budget", "typical"))
             codes = np.array(dump.view(record, stored)).reshape(truth.shape)
             held = replace(references[output.name], panels=lambda panels=panels: iter(panels))
             yield Tensor(
-                f"{record.id} {output.name}", case, output, record.contract, codes, decode(codes, output.format), truth, budget, held
+                f"{record.id} {output.name}",
+                case,
+                output,
+                record.contract,
+                codes,
+                decode(codes, output.format),
+                truth,
+                budget,
+                typical,
+                held,
             )
 
 

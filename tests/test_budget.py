@@ -6,26 +6,15 @@ import numpy as np
 import pytest
 import support_units as units
 
-from accuracy_eval.budget import (
-    Resolution,
-    ResolutionMeter,
-    aggregate_limit,
-    expected_bias,
-    expected_flips,
-    expected_nsr,
-    expected_snr_db,
-    gamma,
-    interval,
-    probable_gamma,
-    within_budget,
-    worst_case,
-)
+from accuracy_eval.budget import interval, within_budget
 from accuracy_eval.contracts import CONTRACTS, Accumulator, parse_contract
 from accuracy_eval.cpu_ref.gemm import Gemm, panels
 from accuracy_eval.cpu_ref.running import RunningSums, element_budget
 from accuracy_eval.cpu_ref.statistics import sampled_products
+from accuracy_eval.expectation import expected_bias, expected_flips, expected_nsr, expected_snr_db, gamma, probable_gamma, share_of_bounds
 from accuracy_eval.formats import FORMATS, decode, encode
 from accuracy_eval.records import Coded
+from accuracy_eval.resolution import Resolution, ResolutionMeter
 
 LENGTHS = (64, 1000, 8192)
 SIZE = 6
@@ -73,7 +62,14 @@ def test_a_budget_of_random_data_is_far_below_the_worst_case_bound():
     panel = next(panels(problem, contract="fp32acc"))
     rms = np.sqrt(np.mean(panel.values**2))
     assert 3e-5 < np.median(panel.budget) / rms < 1e-4  # 5.7e-5 by the formula
-    assert np.median(worst_case(problem, 0, 16, "fp32acc")) / rms > 1e-2
+    bounds = share_of_bounds(problem, "fp32acc", 3, 5, panel.budget[3, 5])
+    assert bounds["worst_case"] < 0.02  # the worst case is far above every budget
+    size = np.abs(decode(a, "bfloat16")[3]) @ np.abs(decode(b, "bfloat16")[5])
+    unit = 2.0**-23  # a truncating unit
+    assert bounds["worst_case"] == pytest.approx(panel.budget[3, 5] / (4096 * unit / (1 - 4096 * unit) * size), rel=1e-12)
+    # theorem 2.4 of Higham and Mary: exp(λ·sqrt(K)·u + K·u²/(1 - u)) - 1
+    probable = math.expm1(6 * 64 * unit + 4096 * unit**2 / (1 - unit))
+    assert bounds["probable"] == pytest.approx(panel.budget[3, 5] / (probable * size), rel=1e-12)
 
 
 def test_the_budget_of_a_known_case_is_the_formula_by_hand():
@@ -293,7 +289,7 @@ def test_a_resolution_of_ordinary_data_sees_every_k_and_small_gains():
     assert resolution.k_seen == resolution.k_total == 256
     assert resolution.gain < 0.01
     assert resolution.element_median <= resolution.element
-    certain = {"element", "element_median", "row", "column", "gain", "k_seen", "k_total", "k_unseen"}
+    certain = {"element", "element_median", "row", "column", "tile", "gain", "k_seen", "k_total", "k_unseen"}
     assert set(resolution.as_dict()) == certain | {"element_95", "row_95", "column_95", "gain_95"}
 
 
@@ -347,9 +343,3 @@ def test_worst_case_factors():
     assert gamma(1000, 2.0**-24) == pytest.approx(1000 * 2.0**-24, rel=1e-4)
     assert gamma(2**24, 2.0**-24) == math.inf
     assert probable_gamma(10_000, 2.0**-24) == pytest.approx(6 * 100 * 2.0**-24, rel=1e-3)
-
-
-def test_an_aggregate_limit_lies_between_healthy_and_full_budget():
-    budget = np.full(128, 2.0)
-    assert aggregate_limit(budget) == pytest.approx(1.4)
-    assert aggregate_limit(budget, np.full(128, 0.5)) == pytest.approx(1.9)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import support_units as units
 
-from accuracy_eval.budget import ResolutionMeter, within_budget
+from accuracy_eval.budget import within_budget
 from accuracy_eval.cli import run
 from accuracy_eval.cli.gates import proof_text
 from accuracy_eval.cpu_ref.operands import Gemm
@@ -20,6 +20,7 @@ from accuracy_eval.prove import (
     COLUMNS,
     LENGTHS,
     MUTATIONS,
+    NEAR_BUDGET,
     bfloat16_partials,
     float32_sums,
     fourteen_bits,
@@ -28,37 +29,47 @@ from accuracy_eval.prove import (
     prove_all,
 )
 from accuracy_eval.records import Coded
+from accuracy_eval.resolution import ResolutionMeter
 
 SHORT = prove_all(builtin_profiles(), lengths=(64,))
 DEFAULT = """\
 profile default: what caught each mutation of D = A·Bᵀ; a number before a colon is the K it holds for
-                    float32 operands                   bfloat16 operands                  e4m3 operands                         e4m3 1x128 operands                   mxfp4 operands                        nvfp4 operands
-(nothing changed)   passes                             passes                             passes                                passes                                passes                                passes
-twice               budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
-zero                budget, all-zero, exact-lane       budget, all-zero, exact-lane       budget, excess, excess-row, all-zero  budget, excess, excess-row, all-zero  budget, excess, excess-row, all-zero  budget, excess, excess-row, all-zero
-one NaN             budget, nan-in-actual, exact-lane  budget, nan-in-actual, exact-lane  budget, nan-in-actual                 budget, nan-in-actual                 budget, nan-in-actual                 budget, nan-in-actual
-one Inf             budget, inf-in-actual, exact-lane  budget, inf-in-actual, exact-lane  budget, inf-in-actual                 budget, inf-in-actual                 budget, inf-in-actual                 budget, inf-in-actual
-one column short    shape-mismatch                     shape-mismatch                     shape-mismatch                        shape-mismatch                        shape-mismatch                        shape-mismatch
-shifted             budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
-transposed          budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
-gate/up swapped     budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
-a zero row          budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
-a row 1 % off       budget, exact-lane                 budget, exact-lane                 budget, excess-row                    budget                                budget                                budget
-a lost k            budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
-K tail dropped      budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
-nibbles swapped     -                                  -                                  -                                     -                                     budget, excess, excess-row            budget, excess, excess-row
-FNUZ for OCP        -                                  -                                  budget, excess, excess-row            budget, excess, excess-row            -                                     -
-scale exponent +1   -                                  -                                  budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
-scale exponent -1   -                                  -                                  budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
-scales swapped      -                                  -                                  -                                     budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
-bf16 partials       budget                             budget                             budget                                budget                                budget                                budget
-14-bit accumulator  budget                             budget                             MISSED [1]                            MISSED [2]                            same [3]                              budget
-TF32 inputs         budget                             same [4]                           same [4]                              same [4]                              same [4]                              same [4]
-  [1] budget_max 0.121 under fp8fast (must be at most 1), excess_db -0.0769 (must be at most 0.3), excess_row_db -0.147 (must be at most 0.3)
-  [2] budget_max 0.0928 under fp8promoted (must be at most 1), excess_db -0.105 (must be at most 0.3), excess_row_db -0.121 (must be at most 0.3)
-  [3] every partial sum of these operands is held exactly by this arithmetic
-  [4] operands of at most 10 fraction bits: rounding to TF32 changes none
-  121 of 123 results that differ were caught; 0 claims broken"""
+                          float32 operands                   bfloat16 operands                  e4m3 operands                         e4m3 1x128 operands                   mxfp4 operands                        nvfp4 operands
+(nothing changed)         passes                             passes                             passes                                passes                                passes                                passes
+twice                     budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
+zero                      budget, all-zero, exact-lane       budget, all-zero, exact-lane       budget, excess, excess-row, all-zero  budget, excess, excess-row, all-zero  budget, excess, excess-row, all-zero  budget, excess, excess-row, all-zero
+one NaN                   budget, nan-in-actual, exact-lane  budget, nan-in-actual, exact-lane  budget, nan-in-actual                 budget, nan-in-actual                 budget, nan-in-actual                 budget, nan-in-actual
+one Inf                   budget, inf-in-actual, exact-lane  budget, inf-in-actual, exact-lane  budget, inf-in-actual                 budget, inf-in-actual                 budget, inf-in-actual                 budget, inf-in-actual
+one column short          shape-mismatch                     shape-mismatch                     shape-mismatch                        shape-mismatch                        shape-mismatch                        shape-mismatch
+shifted                   budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
+transposed                budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
+gate/up swapped           budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
+a zero row                budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
+a row 1 % off             budget, exact-lane                 budget, exact-lane                 budget                                budget                                budget                                budget
+a lost k                  budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
+K tail dropped            budget, exact-lane                 budget, exact-lane                 budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
+nibbles swapped           -                                  -                                  -                                     -                                     budget, excess, excess-row            budget, excess, excess-row
+FNUZ for OCP              -                                  -                                  budget, excess, excess-row            budget, excess, excess-row            -                                     -
+scale exponent +1         -                                  -                                  budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
+scale exponent -1         -                                  -                                  budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
+scales swapped            -                                  -                                  -                                     budget, excess, excess-row            budget, excess, excess-row            budget, excess, excess-row
+a row near its budget     rows                               same [1]                           rows                                  rows                                  MISSED [2]                            same [1]
+a column near its budget  columns                            same [1]                           columns                               columns                               MISSED [3]                            same [1]
+all near their budget     rows, columns, tiles               MISSED [4]                         rows, columns, tiles                  rows, columns, tiles                  MISSED [5]                            MISSED [6]
+bf16 partials             budget                             budget                             budget                                budget                                budget                                budget
+14-bit accumulator        budget                             budget                             MISSED [7]                            MISSED [8]                            same [9]                              budget
+TF32 inputs               budget                             same [10]                          same [10]                             same [10]                             same [10]                             same [10]
+  [1] every change is below half an ulp of bfloat16 and rounds away
+  [2] budget_max 0.897 under fp32acc (must be at most 1), excess_db -0.00174, excess_row_db -0.0115 (must be at most 0.3), row_budget 0.347, col_budget 0.425, tile_budget 0.0613 (must be at most 0.7)
+  [3] budget_max 0 under fp32acc (must be at most 1), excess_db -0.0016, excess_row_db -0.00874 (must be at most 0.3), row_budget 0, col_budget 0, tile_budget 0 (must be at most 0.7)
+  [4] budget_max 0.833 under fp32acc (must be at most 1), row_budget 0.327, col_budget 0.387, tile_budget 0.0933 (must be at most 0.7)
+  [5] budget_max 0.9 under fp32acc (must be at most 1), excess_db -0.00558, excess_row_db 0.0068 (must be at most 0.3), row_budget 0.379, col_budget 0.464, tile_budget 0.142 (must be at most 0.7)
+  [6] budget_max 0.782 under fp32acc (must be at most 1), excess_db -0.00251, excess_row_db -0.0141 (must be at most 0.3), row_budget 0.307, col_budget 0.376, tile_budget 0.0777 (must be at most 0.7)
+  [7] budget_max 0.228 under fp8fast (must be at most 1), excess_db -0.036, excess_row_db -0.132 (must be at most 0.3), row_budget 0.106, col_budget 0.132, tile_budget 0.0458 (must be at most 0.7)
+  [8] budget_max 0.519 under fp8promoted (must be at most 1), excess_db -0.0507, excess_row_db -0.181 (must be at most 0.3), row_budget 0.21, col_budget 0.252, tile_budget 0.0505 (must be at most 0.7)
+  [9] every partial sum of these operands is held exactly by this arithmetic
+  [10] operands of at most 10 fraction bits: rounding to TF32 changes none
+  130 of 137 results that differ were caught; 0 claims broken"""
 
 
 def of(profile):
@@ -79,7 +90,9 @@ def both():
 def test_the_default_profile_keeps_its_claims_on_long_sums(both):
     assert both.broken == ()
     missed = {(c.mutation, c.column) for c in both.cells if c.status == "missed" and c.k == LENGTHS[1]}
-    assert missed == {("a row 1 % off", "e4m3"), ("bf16 partials", "e4m3"), ("14-bit accumulator", "e4m3"), ("bf16 partials", "e4m3 1x128")}
+    hidden = {(m, c) for m in NEAR_BUDGET for c in ("bfloat16", "mxfp4", "nvfp4")}  # by the rounding of their bfloat16 outputs
+    seen = {("a row 1 % off", "e4m3"), ("bf16 partials", "e4m3"), ("14-bit accumulator", "e4m3"), ("bf16 partials", "e4m3 1x128")}
+    assert missed == seen | hidden
 
 
 @pytest.mark.parametrize("profile", builtin_profiles())
@@ -108,7 +121,7 @@ def test_the_documentation_names_every_gate_and_shows_what_the_command_prints(bo
 def test_a_missed_mutation_says_what_the_gates_saw():
     (cell,) = [c for c in of("turbo").cells if (c.mutation, c.column, c.lane) == ("a zero row", "mxfp4", "random")]
     assert (cell.status, cell.by) == ("missed", ())
-    assert cell.reason == "total_snr_db 10.1 (must be over 10)"
+    assert cell.reason == "total_snr_db 11.8 (must be over 10)"
 
 
 def test_tolerances_in_absolute_units_cannot_fail_on_tiny_data():
@@ -138,7 +151,7 @@ def test_the_command_prints_every_cell_as_json(both, monkeypatch, capsys):
     cells = {(c["mutation"], c["column"], c["k"], c["lane"]): c for c in proof["cells"]}
     assert len(cells) == len(MUTATIONS) * len(LENGTHS) * (len(COLUMNS) + 2)  # two columns have an exact lane as well
     assert cells["twice", "mxfp4", 64, "random"] == {
-        "mutation": "twice", "column": "mxfp4", "k": 64, "lane": "random", "status": "caught", "by": ["budget", "excess", "excess-row"], "reason": "",
+        "mutation": "twice", "column": "mxfp4", "k": 64, "lane": "random", "status": "caught", "by": ["budget", "excess", "excess-row", "rows", "columns", "tiles"], "reason": "",
     }  # fmt: skip
 
 

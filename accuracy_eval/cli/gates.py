@@ -81,10 +81,12 @@ def _healthy(cells: list[Cell]) -> str:
 
 def _entry(cells: list[Cell], notes: list[str]) -> str:
     """One cell of the table: every K and lane of a mutation and a column. What was not caught gets one note."""
+    from accuracy_eval.prove import telling
+
     texts: dict[int, str] = {}
     reasons: dict[int, str] = {}
     for k, lanes in _by_k(cells).items():
-        by = list(dict.fromkeys(name for c in lanes for name in c.by))
+        by = list(dict.fromkeys(name for c in lanes for name in telling(c.by)))
         missed = [c for c in lanes if c.status == "missed"]
         rest = next((c for c in lanes if c.status == "same"), lanes[0])
         if by:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from accuracy_eval.contracts import Contract, parse_contract
+from accuracy_eval.contracts import LAMBDA, TYPICAL, Contract, parse_contract
 from accuracy_eval.cpu_ref import wide
 from accuracy_eval.cpu_ref.blas import one_thread
 from accuracy_eval.cpu_ref.operands import Gemm, Operand
@@ -40,16 +40,18 @@ GRADIENTS = ("da", "db", "dbias")
 class Panel:
     """Rows first_row … first_row + r − 1 of the reference.
 
-    values  float64 [r, n]
-    budget  float64 [r, n], the error before output rounding that the contract allows; None when no contract was given. 0 where
-            the value is NaN or Inf
-    low     float64 [r, n], what values lack of the sum, where it was kept in two numbers (float64, int32 operands), else None
+    values   float64 [r, n]
+    budget   float64 [r, n], the error before output rounding that the contract allows; None when no contract was given. 0 where
+             the value is NaN or Inf
+    typical  the same with fewer standard deviations (contracts.TYPICAL): what many elements together may come to
+    low      float64 [r, n], what values lack of the sum, where it was kept in two numbers (float64, int32 operands), else None
     """
 
     first_row: int
     values: Values
     budget: Values | None = None
     low: Values | None = None
+    typical: Values | None = None
 
 
 def gemm_panels(
@@ -145,15 +147,18 @@ def _panel(problem: Gemm, rows: slice, contract: Contract | None, integer: bool)
     shape = (rows.stop - rows.start, problem.n)
     values = np.zeros(shape)
     low = np.zeros(shape) if problem.wide else None
-    budget = None if contract is None else np.zeros(shape)
+    budgets = None if contract is None else np.zeros((2, *shape))
     with one_thread(), np.errstate(invalid="ignore", over="ignore", under="ignore"):  # Inf − Inf and 0·Inf are NaN, silently
         if problem.scalars[0] != 0 and problem.k > 0:
-            _multiply(problem, rows, values, low, budget, contract if contract is None or not contract.exact else None)
-        return _finish(problem, rows, Panel(rows.start, values, budget, low), contract, integer)
+            _multiply(problem, rows, values, low, budgets, contract if contract is None or not contract.exact else None)
+        return _finish(problem, rows, values, low, budgets, contract, integer)
 
 
-def _multiply(problem: Gemm, rows: slice, out: Values, low: Values | None, budget: Values | None, contract: Contract | None) -> None:
-    """out (+ low) = op(A)[rows]·op(B) and its budget. A is decoded once a panel where it fits, B once a panel."""
+def _multiply(problem: Gemm, rows: slice, out: Values, low: Values | None, budgets: Values | None, contract: Contract | None) -> None:
+    """out (+ low) = op(A)[rows]·op(B) and its budgets [2, r, n]: an element's, and the typical one.
+
+    A is decoded once a panel where it fits, B once a panel.
+    """
     longest = max(1, OPERAND_ELEMENTS // max(problem.k, 1))
     height, width = (max(ALIGN, min(longest, cap)) for cap in (ROWS, COLUMNS))
     every = slice(0, problem.k)
@@ -166,9 +171,9 @@ def _multiply(problem: Gemm, rows: slice, out: Values, low: Values | None, budge
         def strip(cols: slice, a: Values = a, left: Side | None = left, above: slice = above) -> None:
             b = problem.b_values(every, cols)
             here = above, cols
-            if contract is not None and budget is not None and left is not None:
+            if contract is not None and budgets is not None and left is not None:
                 right = _side(problem, b, problem.b_floor(every, cols), 0)
-                _with_budget(left, right, contract, out[here], budget[here])
+                _with_budget(left, right, contract, out[here], budgets[(slice(None), *here)])
             elif low is None:
                 _plain(a, b, out[here])
             if low is not None:
@@ -198,20 +203,22 @@ def _side(problem: Gemm, values: Values, floor: Values, axis: int) -> Side:
     return replace(side, unit=exponents)
 
 
-def _with_budget(left: Side, right: Side, contract: Contract, out: Values, budget: Values) -> None:
+def _with_budget(left: Side, right: Side, contract: Contract, out: Values, budgets: Values) -> None:
     def use(rows: slice, cols: slice, sums: RunningSums) -> None:
         out[rows, cols] = sums.total
-        allowed = element_budget(contract, sums)
-        if left.unit is not None and right.unit is not None:
-            allowed = np.ldexp(allowed, left.unit[rows] + right.unit[:, cols])
-        budget[rows, cols] = allowed
+        for budget, spread in zip(budgets, (LAMBDA, TYPICAL), strict=True):
+            allowed = element_budget(contract, sums, spread)
+            if left.unit is not None and right.unit is not None:
+                allowed = np.ldexp(allowed, left.unit[rows] + right.unit[:, cols])
+            budget[rows, cols] = allowed
 
     statistics(left, right, contract, use)
 
 
-def _finish(problem: Gemm, rows: slice, panel: Panel, contract: Contract | None, integer: bool) -> Panel:
-    """alpha·product + beta·C + bias, and the budget of doing that in the contract's scalar arithmetic."""
-    product, budget, low = panel.values, panel.budget, panel.low
+def _finish(
+    problem: Gemm, rows: slice, product: Values, low: Values | None, budgets: Values | None, contract: Contract | None, integer: bool
+) -> Panel:
+    """alpha·product + beta·C + bias, and the budgets of doing that in the contract's scalar arithmetic."""
     values, rest = (product, None) if low is None else (np.empty_like(product), np.empty_like(product))
     step = max(1, FINISHED_ELEMENTS // max(1, problem.n))
 
@@ -219,26 +226,26 @@ def _finish(problem: Gemm, rows: slice, panel: Panel, contract: Contract | None,
         part = slice(first, min(first + step, len(product)))
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # settings are a thread's own
             c = problem.c_values(slice(rows.start + part.start, rows.start + part.stop)) if problem.beta != 0 else None
-            if budget is not None and contract is not None:
-                _add_scalar_budget(problem, budget[part], product[part], c, contract, integer)
+            if budgets is not None and contract is not None:
+                _add_scalar_budget(problem, budgets[:, part], product[part], c, contract, integer)
             if low is None or rest is None:
                 _apply_scalars(problem, product[part], c)
             else:
                 bias = problem.bias_values
                 terms = (np.empty((0, 0)) if c is None else c, np.empty(0) if bias is None else bias)
                 wide.combine(product[part], low[part], *problem.scalars, *terms, values[part], rest[part])
-            if budget is not None:
-                budget[part][~np.isfinite(values[part])] = 0.0
+            if budgets is not None:
+                budgets[:, part][:, ~np.isfinite(values[part])] = 0.0
 
     map_threads(piece, range(0, len(product), step))
-    return Panel(panel.first_row, values, budget, rest)
+    return Panel(rows.start, values, low=rest) if budgets is None else Panel(rows.start, values, budgets[0], rest, budgets[1])
 
 
-def _add_scalar_budget(problem: Gemm, budget: Values, product: Values, c: Values | None, contract: Contract, integer: bool) -> None:
-    """budget = alpha·budget plus what the contract's scalar arithmetic may lose; in place."""
+def _add_scalar_budget(problem: Gemm, budgets: Values, product: Values, c: Values | None, contract: Contract, integer: bool) -> None:
+    """budgets = alpha·budgets plus what the contract's scalar arithmetic may lose; in place."""
     alpha, beta = problem.scalars
     if alpha != 1:
-        budget *= abs(alpha)
+        budgets *= abs(alpha)
     if (contract.exact and integer) or not contract.scalar_bits:
         return
     size = np.abs(product)
@@ -249,7 +256,7 @@ def _add_scalar_budget(problem: Gemm, budget: Values, product: Values, c: Values
     if problem.bias_values is not None:
         size += np.abs(problem.bias_values)
     size *= 4.0 * 2.0**-contract.scalar_bits
-    budget += size
+    budgets += size
 
 
 def _apply_scalars(problem: Gemm, product: Values, c: Values | None) -> None:

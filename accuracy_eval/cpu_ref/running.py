@@ -111,30 +111,33 @@ def fused_sums(a: Any, b: Any, width: int, sums: Any, mean: Any, rms: Any) -> No
                 rms[i, j] += s * s
 
 
-def _larger_chain(sums: RunningSums, accumulators: tuple[Accumulator, ...], k: float, steps_of: int) -> Values:
+def _larger_chain(sums: RunningSums, accumulators: tuple[Accumulator, ...], k: float, steps_of: int, spread: float) -> Values:
     out = np.zeros_like(sums.total)
     for a in accumulators:
         align = 0.0 if a.align is None else 2.0**-a.align
         _chain(
             sums.mean, sums.rms, sums.root, sums.coherence, float(k), float(a.steps(steps_of)),
-            2.0**-a.bits, align, float(a.rounding == "RZ"), LAMBDA * WALK, out,
+            2.0**-a.bits, align, float(a.rounding == "RZ"), spread * WALK, out,
         )  # fmt: skip
     return out
 
 
-def element_budget(contract: Contract, sums: RunningSums) -> Values:
-    """Error allowed to each element of a product under `contract`, before output rounding, alpha, beta and bias; float64 [r, c]."""
+def element_budget(contract: Contract, sums: RunningSums, spread: float = LAMBDA) -> Values:
+    """Error allowed to each element of a product under `contract`, before output rounding, alpha, beta and bias; float64 [r, c].
+
+    spread  standard deviations of the random walk: LAMBDA for the budget of an element, TYPICAL for that of many together
+    """
     if contract.exact or sums.k == 0:
         return np.zeros_like(sums.total)
     if contract.part:
-        budget = _parts_budget(contract, sums)
+        budget = _parts_budget(contract, sums, spread)
     else:
-        budget = _larger_chain(sums, contract.accumulators, sums.k, sums.k)
+        budget = _larger_chain(sums, contract.accumulators, sums.k, sums.k, spread)
     if contract.operand_bits is not None:
         # two operands: random errors of an ulp/2 each, independent; and a systematic one where truncation (or equal values)
         # makes every product err alike: two ulps of the sum at most, half as much again so that it fills two thirds
         unit = 2.0 ** -(contract.operand_bits + 1)
-        budget += LAMBDA * unit * sums.root + 6.0 * unit * np.abs(sums.total)
+        budget += spread * unit * sums.root + 6.0 * unit * np.abs(sums.total)
     if contract.partial:
         unit = 2.0 ** -(get_format(contract.partial).fraction_bits + 1)
         largest = np.maximum(np.maximum(sums.rms, sums.root), np.abs(sums.total))
@@ -142,7 +145,7 @@ def element_budget(contract: Contract, sums: RunningSums) -> Values:
     return budget
 
 
-def _parts_budget(contract: Contract, sums: RunningSums) -> Values:
+def _parts_budget(contract: Contract, sums: RunningSums, spread: float) -> Values:
     """`accumulators` over parts of the contraction, from zero each, then `promoted` over the part sums.
 
     Inside a part the running sum is between a random walk (sqrt of the part's V) and a ramp to the part's sum; Cauchy-Schwarz
@@ -158,5 +161,5 @@ def _parts_budget(contract: Contract, sums: RunningSums) -> Values:
     for a in contract.accumulators:
         unit, align, steps = 2.0**-a.bits, 0.0 if a.align is None else 2.0**-a.align, a.steps(width)
         bias = 0.5 * (1.0 + n / width) * (steps * unit * (a.rounding == "RZ") + n * align) * sizes
-        np.maximum(budget, bias + LAMBDA * WALK * (np.sqrt(steps) * unit + np.sqrt(width) * align) * walk, out=budget)
-    return budget + _larger_chain(sums, contract.promoted, sums.k, parts)
+        np.maximum(budget, bias + spread * WALK * (np.sqrt(steps) * unit + np.sqrt(width) * align) * walk, out=budget)
+    return budget + _larger_chain(sums, contract.promoted, sums.k, parts, spread)

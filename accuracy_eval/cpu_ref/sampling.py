@@ -133,7 +133,9 @@ def joined(parts: Sequence[Panel], columns: int) -> Panel:
         return None if not arrays or arrays[0] is None else np.concatenate(arrays)
 
     values = stack([p.values for p in parts])
-    return Panel(0, np.zeros((0, columns)) if values is None else values, stack([p.budget for p in parts]), stack([p.low for p in parts]))
+    if values is None:
+        values = np.zeros((0, columns))
+    return Panel(0, values, *(stack([getattr(p, name) for p in parts]) for name in ("budget", "low", "typical")))
 
 
 def projections(problem: Gemm, probes: int = PROBES) -> Projections:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.contracts import parse_contract
 from accuracy_eval.formats import Format, Values, decode, encode, get_format
+from accuracy_eval.metrics.aggregates import GATED, LIMIT
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.ops.spec import Panel, rows_and_columns
 from accuracy_eval.records import Case, Coded, OptionValue
@@ -150,19 +151,19 @@ class Look:
 
     @cached_property
     def quiet(self) -> bool:
-        """Nothing to explain: no value differs, or every element keeps its budget and the classes agree."""
+        """Nothing to explain: no value differs, or every element and line keeps its budget and the classes agree."""
         return not self.metrics.get("value_mismatch_count") or self.within_budget
 
     @cached_property
     def within_budget(self) -> bool:
         budget = self.metrics.get("budget_max")
-        return not self.exact and budget is not None and budget <= 1 and not self.metrics["nonfinite_mismatch"]
+        return not self.exact and budget is not None and not self.over_budget and not self.metrics["nonfinite_mismatch"]
 
     @cached_property
     def over_budget(self) -> bool:
         """The error is known to be more than rounding."""
         budget = self.metrics.get("budget_max")
-        return self.exact or (budget is not None and budget > 1)
+        return self.exact or (budget is not None and budget > 1) or any((self.metrics.get(n) or 0.0) > LIMIT for n in GATED)
 
     @cached_property
     def rounding(self) -> float:

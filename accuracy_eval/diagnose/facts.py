@@ -73,7 +73,7 @@ def rounding_only(look: Look) -> Finding | None:
         return None
     budget = m.get("budget_max")
     if budget is not None:
-        if budget > 1:
+        if look.over_budget:
             return None
         return Finding(
             {"count": m["mismatch_count"]}, {"total": str(look.count), "why": f"within {number(100 * budget, 3)} % of its budget"}

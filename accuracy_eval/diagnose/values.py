@@ -252,8 +252,7 @@ def truncation_bias(look: Look) -> Finding | None:
     if cast is not None:
         return cast
     pull, error = m.get("bias_sigma"), m.get("rel_fro")
-    budget = m.get("budget_max")
-    if pull is None or not error or budget is None or budget <= 1 or look.exact or m["finite_pairs"] < 1024:
+    if pull is None or not error or not look.over_budget or look.exact or m["finite_pairs"] < 1024:
         return None
     if not -1.0 <= pull <= -0.4 or error > 0.05 or -pull < 4 * error:
         return None

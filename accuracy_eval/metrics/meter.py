@@ -22,6 +22,7 @@ from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Format, Overflow, get_format
 from accuracy_eval.jit import thread_count
 from accuracy_eval.metrics import walk as k
+from accuracy_eval.metrics.aggregates import NO_USES, AggregateMeter
 from accuracy_eval.metrics.arguments import DUMMIES, Array, checked_codes, geometry, parameters, readonly, source, tables
 from accuracy_eval.metrics.histogram import Histogram
 from accuracy_eval.metrics.joining import added, better, joined, merge_moments, new_records, noise, spread, worst_of
@@ -148,17 +149,19 @@ class Meter:
         self._held: tuple[Array, Array, Array | None] | None = None
         self._held_rows = 0
         self._budgeted: bool | None = None
+        self._uses: AggregateMeter | None = None
         self._free: SimpleQueue[_Scratch] = SimpleQueue()
         self._all_scratch: list[_Scratch] = []
         self._start_totals()
 
     # ---- taking panels ----
 
-    def update(self, first_row: int, actual: Array, expected: Array, budget: Values | None = None) -> None:
+    def update(self, first_row: int, actual: Array, expected: Array, budget: Values | None = None, typical: Values | None = None) -> None:
         """The rows first_row … of both sides, each [r, cols]; panels come in order and without gaps.
 
         budget  [r, cols], the error allowed of each element: with reference=True it limits the distance from e to the reals that
                 round to a's code (0 if a is e rounded), else |a - e|. Given for every panel or for none; negative or NaN raises UsageError.
+        typical [r, cols], with reference=True: what elements may come to together; for every panel or for none
         """
         if first_row != self._seen:
             raise UsageError(f"panel begins at row {first_row}, expected row {self._seen}; panels come in order and without gaps")
@@ -178,6 +181,9 @@ class Meter:
             checked_codes(expected, self.expected, "expected") if self.expected else np.asarray(expected, np.float64),
             None if budget is None else np.asarray(budget, np.float64),
         )
+        if typical is not None:
+            self._uses = self._uses or AggregateMeter(self.rows, self.cols, self.actual)
+            self._uses.update(first_row, actual, sides[1], typical)
         self._seen += count
         at = 0
         while at < count and self.cols:
@@ -377,6 +383,7 @@ class Meter:
             worst_row=worst_of(noise(self._row_parts)) if valid else None,
             worst_col=worst_of(noise(self._col_parts)) if valid else None,
             worst_tile=self._worst_tile() if valid else None,
+            uses=self._uses.result() if self._uses else NO_USES,
             shape=self.shape,
         )
 

@@ -48,6 +48,10 @@ _QUANTILE = (
     "{} of |ulp error|: exact to 65536 between codes; beyond that and for real values rounded up by at most 2^-10 of itself "
     "(2^-30 if that is more); beyond 2^64 (real: 2^83) the maximum"
 )
+_AGGREGATE = (
+    "largest root mean square over a {} of the distance from e to the reals that round to a's code, each over the element's typical "
+    "budget; of 32 finite elements and more"
+)
 
 METRICS: dict[str, Metric] = {
     m.name: m
@@ -97,6 +101,12 @@ METRICS: dict[str, Metric] = {
                lambda t: t.budget_max),
         Metric("budget_max_index", "where the budget is used most", "index", "info", TEXT, lambda t: t.index(t.budget_max_at)),
         Metric("over_budget", "elements beyond their budget", "elements", "lower", COUNT, lambda t: t.over_budget),
+        Metric("row_budget", _AGGREGATE.format("row"), "budgets", "lower", "0.00", lambda t: t.uses.row and t.uses.row[1]),
+        Metric("row_budget_index", "that row", "index", "info", COUNT, lambda t: t.uses.row and t.uses.row[0]),
+        Metric("col_budget", _AGGREGATE.format("column"), "budgets", "lower", "0.00", lambda t: t.uses.column and t.uses.column[1]),
+        Metric("col_budget_index", "that column", "index", "info", COUNT, lambda t: t.uses.column and t.uses.column[0]),
+        Metric("tile_budget", _AGGREGATE.format("128×128 tile"), "budgets", "lower", "0.00", lambda t: t.uses.tile and t.uses.tile[1]),
+        Metric("tile_budget_index", "its row and column, in tiles", "index", "info", TEXT, lambda t: t.uses.tile and list(t.uses.tile[0])),
         Metric("worst_row_nsr", "largest ‖d‖/‖e‖ of a row", "", "lower", SMALL, lambda t: t.worst_row and t.worst_row[1]),
         Metric("worst_row", "that row", "index", "info", COUNT, lambda t: t.worst_row and t.worst_row[0]),
         Metric("worst_col_nsr", "largest ‖d‖/‖e‖ of a column", "", "lower", SMALL, lambda t: t.worst_col and t.worst_col[1]),

@@ -10,6 +10,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from accuracy_eval.metrics.aggregates import Aggregates
 
 ZERO = Fraction(0)
 
@@ -54,6 +58,7 @@ class Totals:
     ulp_max            exact integer between codes of one format; None without a finite pair
     ulp_quantiles      quantile -> ulp error
     max_*, *_at        largest value of its kind and flat index of its first occurrence met; None where there is none
+    uses               largest shares of the typical budget that rows, columns and tiles use
     index              flat index -> index as reports print it
     """
 
@@ -91,6 +96,7 @@ class Totals:
     worst_row: tuple[int, float] | None
     worst_col: tuple[int, float] | None
     worst_tile: tuple[tuple[int, int], float] | None
+    uses: Aggregates
     shape: tuple[int, ...]
 
     def index(self, flat: int | None) -> int | list[int] | None:

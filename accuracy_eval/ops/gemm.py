@@ -160,7 +160,7 @@ def _problem(case: Case, inputs: Inputs, output: str) -> Gemm:
 
 def _panels(problem: Gemm, contract: str, out_format: str) -> Iterator[Panel]:
     for p in panels(problem, contract=contract, out_format=out_format):
-        yield Panel(p.first_row, p.values, p.budget)
+        yield Panel(p.first_row, p.values, p.budget, p.typical)
 
 
 def _seen(case: Case, output: Output, encoding: Encoding) -> dict[str, Any]:

@@ -67,11 +67,13 @@ class Panel:
 
     values  float64 truth before rounding, or codes of the output format (Reference.kind says which)
     budget  largest |error before output rounding| the contract allows, per element; None where codes must be equal
+    typical the same for many elements together, in the root mean square; None where only single elements have a limit
     """
 
     first_row: int
     values: NDArray[Any]
     budget: NDArray[np.float64] | None = None
+    typical: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,10 @@ def _scales(row: Row) -> Value:
     return messages.scales_text(facts) if facts else None
 
 
+def _expectation(row: Row) -> Value:
+    return messages.expectation_text(row.subject.expectation) if isinstance(row.subject, Side) else None
+
+
 LIMIT_FORMAT = "0.00E+00;-0.00E+00;0"
 MARGIN_FORMAT = "0.0%;-0.0%;0.0%"
 COLUMNS: tuple[Column, ...] = (
@@ -234,6 +238,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("causes", lambda r: messages.causes(r.diagnoses), note="named causes (diagnosis codes)"),
     Column("reason", lambda r: r.reason, note="why, in one sentence"),
     Column("resolution", _resolution, note="smallest faults that would have failed"),
+    Column("expectation", _expectation, note="what a healthy unit shows on normal data, beside what was seen; bounds of |A||B|"),
     Column("sha256", _of_side("sha256"), note="of the output's codes"),
     Column("case_id", lambda r: r.holder.case_id),
 )

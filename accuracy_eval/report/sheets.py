@@ -50,9 +50,10 @@ _TITLES = {
     "out_format": "output",
     "off_contract": "keeps instead",
     "resolution": "would have failed from",
+    "expectation": "expected and seen",
     "case_id": "case",
 }
-_WIDTHS = {"reason": 60, "gate_source": 45, "resolution": 40, "case_id": 58, "sha256": 20}
+_WIDTHS = {"reason": 60, "gate_source": 45, "resolution": 40, "expectation": 40, "case_id": 58, "sha256": 20}
 
 
 @dataclass(frozen=True)
