@@ -11,7 +11,7 @@ import support_datapath as exact
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.datapath.compositions import canonical, parse
 from accuracy_eval.datapath.evaluation import Problem, evaluate, problem_of
-from accuracy_eval.datapath.orders import Order, ordered
+from accuracy_eval.datapath.orders import FWD, Order, Pieces, cut, ordered
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.records import Coded
@@ -21,6 +21,8 @@ TEXTS = [
     "tf32rz TR4 lanes4x4.2 r2x32 seq", "T32.13.13 fwd *(ab)", "T32.13.13 fwd c128 seq *a*b", "T32.13.13 fwd c128 blk >bfloat16",
     "fp16 T16.25.23 fwd c64 tree *b*a *alpha +fma(c) +bias >float16", "H16.25@-20 fwd", "T8.24.23@-132 fwd c32 rev", "GTR16 fwd", "E4 fwd",
     "Z2 fwd", "W3 fwd", "W4 lanes2x8.4", "M32 fwd", "M32h fwd", "F res16 c4 seq", "T16.25.23 res64 lanes4x8.4 c128 seq",
+    "T8.25.23 fwd c200 res32 seq", "T16.25.23 fwd c400 res64 ~bfloat16 seq >bfloat16", "F fwd r16x1 (c16 seq) seq",
+    "P fwd c256 (c2 half) seq", "D fwd r7x32 last", "F fwd r32x1 res4 (c8 tree) ~float16 half >float16",
 ]  # fmt: skip
 
 
@@ -40,10 +42,12 @@ def test_words_that_say_nothing_may_be_left_out() -> None:
         ("", "composition '' names no rule"),
         ("Q16", "unknown arithmetic rule 'Q16'; allowed: TL.F.P, HL.F, D, E2, E4, F, "),
         ("T5.25.23", "rule 'T5.25.23' is out of range; allowed: L 4, 8, 16, 32 or 64, F 1 to 32, P 1 to 23"),
-        ("F c32", "composition 'F c32': pieces need a join, one of seq, rev, tree, blk"),
+        ("F c32", "composition 'F c32': pieces need a join, one of seq, rev, tree, half, last, blk"),
         ("F seq", "composition 'F seq': 'seq' cannot stand there; the order is"),
         ("F c0 seq", "'c0': sizes start at 1"),
         ("F lanes4x4.3", "order 'lanes4x4.3': an instruction takes 3 of 4 k's a lane group holds; it must divide them"),
+        ("F c32 (c8 blk) seq", "composition 'F c32 (c8 blk) seq': '(c8 blk)' cuts no piece; there go cG or rSxG and a join but blk"),
+        ("F (c8 seq)", "composition 'F (c8 seq)': '(c8 seq)' cannot stand there; the order is"),
         ("F >bf17", "unknown format 'bf17'"),
     ],
 )
@@ -60,6 +64,10 @@ def test_a_text_that_is_no_composition_is_refused_with_what_may_stand_there(text
         ("F c32 tree", 128, "F fwd c32 tree"), ("F r4x16 seq", 64, "F fwd c16 seq"), ("F r3x16 seq", 64, "F fwd r3x16 seq"),
         ("T16.25.23 res64", 128, "T16.25.23 fwd"), ("T16.25.23 res64", 127, "T16.25.23 res64"), ("F res64", 127, "F fwd"),
         ("F res64 c32 seq", 127, "F res64 c32 seq"), ("T16.25.23 c8 seq", 127, "T8.25.23 fwd c8 seq"), ("T32.13.13", 5, "T8.13.13 fwd"),
+        ("T8.25.23 c64 res32 seq", 128, "T8.25.23 fwd c64 seq"), ("T8.25.23 c96 res32 seq", 100, "T8.25.23 fwd c96 seq"),
+        ("T16.25.23 c96 res128 seq", 100, "T16.25.23 fwd c96 seq"), ("T8.25.23 c90 res32 seq", 100, "T8.25.23 fwd c90 res32 seq"),
+        ("F c32 half", 64, "F fwd c32 seq"), ("F c32 last", 96, "F fwd c32 half"), ("F c32 half", 96, "F fwd c32 half"),
+        ("F c64 res16 ~bfloat16 half >bfloat16", 64, "F fwd >bfloat16"),
         ("W4 lanes2x8.8", 64, "W4 fwd"), ("T32.13.13 c128 blk", 128, "T32.13.13 fwd c128 blk"),
     ],
 )  # fmt: skip
@@ -74,7 +82,20 @@ def small_problem(k: int, fmt: str = "bfloat16", m: int = 6, n: int = 5, seed: i
 
 
 @pytest.mark.parametrize("k", [64, 100, 127])
-@pytest.mark.parametrize("text", ["F c64 tree", "F r3x16 tree", "T16.25.23 res64", "T8.25.23 c8 seq", "T16.25.23 c24 rev", "W4 lanes2x8.8"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "F c64 tree",
+        "F r3x16 tree",
+        "T16.25.23 res64",
+        "T8.25.23 c8 seq",
+        "T16.25.23 c24 rev",
+        "W4 lanes2x8.8",
+        "T8.25.23 c40 res32 half",
+        "F c32 last",
+        "T16.25.23 c24 res64 seq",
+    ],
+)
 def test_canonical_spelling_keeps_the_bits(text: str, k: int) -> None:
     p = small_problem(k)
     np.testing.assert_array_equal(evaluate(parse(text), p), evaluate(canonical(parse(text), k), p))
@@ -101,6 +122,9 @@ def dot_by_hand(a: list[Fraction], b: list[Fraction]) -> Fraction:
         ("F c5 rev", [range(5), range(5, 10), range(10, 13)], "rev"),
         ("F c4 tree", [range(4), range(4, 8), range(8, 12), range(12, 13)], "tree"),
         ("F r2x3 seq", [[0, 1, 2, 6, 7, 8, 12], [3, 4, 5, 9, 10, 11]], "seq"),
+        ("F c7 res4 seq", [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]], "seq"),
+        ("F c3 half", [range(3), range(3, 6), range(6, 9), range(9, 12), [12]], "half"),
+        ("F c3 last", [range(3), range(3, 6), range(6, 9), range(9, 12), [12]], "last"),
         ("F res4 c4 rev", [[0], range(1, 5), range(5, 9), range(9, 13)], "rev"),
     ],
 )
@@ -112,12 +136,48 @@ def test_pieces_are_chains_of_their_own_joined_with_one_rounding_each(text: str,
         sums = [dot_by_hand([a[k] for k in ks], [b[k] for k in ks]) for ks in pieces]
         if join == "tree":
             total = exact.add32(exact.add32(sums[0], sums[1]), exact.add32(sums[2], sums[3]))
+        elif join == "half":  # of eight lanes five hold something: 0 + 4, then 0 + 2 and 1 + 3, then both
+            low = exact.add32(exact.add32(sums[0], sums[4]), sums[2])
+            total = exact.add32(low, exact.add32(sums[1], sums[3]))
+        elif join == "last":  # three buffers: 0 + 3, 1, 2; the last piece takes them in turn
+            total = exact.add32(exact.add32(exact.add32(sums[4], exact.add32(sums[0], sums[3])), sums[1]), sums[2])
         else:
             sums = sums[::-1] if join == "rev" else sums
             total = sums[0]
             for s in sums[1:]:
                 total = exact.add32(total, s)
         assert exact.same(got[i, j], total)
+
+
+def test_the_ks_that_do_not_fill_a_tile_come_first_in_every_piece() -> None:
+    assert [x.tolist() for x in cut(ordered(11, FWD), Pieces(0, 6, 4), 11)] == [[0, 1, 11, 11, 2, 3, 4, 5], [6, 11, 11, 11, 7, 8, 9, 10]]
+
+
+def test_a_piece_may_be_cut_itself() -> None:
+    p = small_problem(24, "float32")
+    got = evaluate(parse("F c12 (c4 half) seq"), p)
+    parts = [evaluate(parse("F c4 half"), small_part(p, first, first + 12)).view(np.float32) for first in (0, 12)]
+    np.testing.assert_array_equal(got.view(np.float32), parts[0] + parts[1])
+
+
+def small_part(p: Problem, first: int, end: int) -> Problem:
+    return Problem(np.ascontiguousarray(p.a[:, first:end]), np.ascontiguousarray(p.b[:, first:end]), p.a_format, p.b_format)
+
+
+def test_partial_sums_may_be_rounded_before_they_are_joined() -> None:
+    p = small_problem(24)
+    parts = [encode(decode(evaluate(parse("F"), small_part(p, first, first + 12)), "float32"), "bfloat16") for first in (0, 12)]
+    summed = (decode(parts[0], "bfloat16") + decode(parts[1], "bfloat16")).astype(np.float32)
+    np.testing.assert_array_equal(evaluate(parse("F c12 ~bfloat16 seq >bfloat16"), p), encode(summed.astype(float), "bfloat16"))
+
+
+def test_products_may_be_rounded_before_they_are_added() -> None:
+    p = small_problem(9, "float32")
+    a, b = (decode(x, "float32").astype(np.float32) for x in (p.a, p.b))
+    total = np.zeros((6, 5), np.float32)
+    for k in range(9):
+        total = total + a[:, k, None] * b[None, :, k]
+    np.testing.assert_array_equal(evaluate(parse("P"), p).view(np.float32), total)
 
 
 def test_scales_alpha_c_and_bias_are_applied_in_float32_in_the_order_written() -> None:

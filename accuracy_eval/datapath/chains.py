@@ -19,7 +19,7 @@ _LANES = {"tfdpa": lanes.TFDPA, "half": lanes.TFDPA, "trfdpa": lanes.TRFDPA, "gt
 
 def accumulators(rule: Rule, shape: tuple[int, ...]) -> NDArray[Any]:
     """Zero accumulators of a rule: float32 where its kernels add in float32, else float64."""
-    return np.zeros(shape, np.float32 if rule.kind in ("fma", "flush") else np.float64)
+    return np.zeros(shape, np.float32 if rule.kind in ("fma", "muladd", "flush") else np.float64)
 
 
 def run(rule: Rule, a: Plane, b: Plane, order: NDArray[np.int64], acc: NDArray[Any], *, threads: int | None = None) -> None:
@@ -50,6 +50,11 @@ def _dispatch(rule: Rule, a: Plane, b: Plane, order: NDArray[np.int64], acc: NDA
             lanes.fma_pairs(a.single, b.single, order, 0, stop, acc)
         else:
             lanes.fma_tile(a.single, b.single, order, 0, stop, rows.start, rows.stop, acc)
+    elif rule.kind == "muladd":
+        if rows is None:
+            lanes.muladd_pairs(a.single, b.single, order, 0, stop, acc)
+        else:
+            lanes.muladd_tile(a.single, b.single, order, 0, stop, rows.start, rows.stop, acc)
     elif rule.kind == "fma64":
         if rows is None:
             lanes.fma_pairs(a.values, b.values, order, 0, stop, acc)

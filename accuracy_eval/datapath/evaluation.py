@@ -133,21 +133,27 @@ def _scales(operand: Operand, *, k_axis: int) -> tuple[NDArray[np.float32] | Non
     return np.ascontiguousarray(np.broadcast_to(grid, (rows, grid.shape[1])), np.float32), width
 
 
-def pieces_of(composition: Composition, k: int) -> list[NDArray[np.int64]]:
-    """Positions of k of every piece, padded with k (a zero) to whole blocks of the rule."""
-    return [order_of(k, composition.rule.L, part) for part in cut(ordered(k, composition.order), composition.pieces)]
+def chains_of(composition: Composition, k: int) -> list[list[NDArray[np.int64]]]:
+    """Positions of k of every chain of every piece, padded with k (a zero) to whole blocks of the rule."""
+    width, inner = composition.rule.L, composition.inner
+    pieces = cut(ordered(k, composition.order), composition.pieces, k)
+    return [[order_of(k, width, chain) for chain in cut(piece, inner, k)] for piece in pieces]
 
 
 def piece_sums(composition: Composition, problem: Problem) -> Iterator[NDArray[Any]]:
-    """Result of every piece's chain, float32 (float64 for D) arrays of the problem's shape, in order of pieces."""
+    """Result of every piece, float32 (float64 for D) arrays of the problem's shape, in order of pieces."""
     rule = composition.rule
     a, b = problem.planes(rule, composition.pre)
     width = np.float64 if rule.kind == "fma64" else np.float32
-    for positions in pieces_of(composition, problem.k):
+
+    def chain(positions: NDArray[np.int64]) -> NDArray[Any]:
         acc = chains.accumulators(rule, problem.shape)
         chains.run(rule, a, b, positions, acc)
         with np.errstate(invalid="ignore"):
-            yield acc.astype(width, copy=False)
+            return acc.astype(width, copy=False)
+
+    for piece in chains_of(composition, problem.k):
+        yield join_pieces(composition.inner_join, map(chain, piece), problem)
 
 
 @kernel
@@ -171,11 +177,8 @@ def join_pieces(join: str, pieces: Sequence[NDArray[Any]] | Iterator[NDArray[Any
     with np.errstate(over="ignore", invalid="ignore"):
         if join == "rev":
             pieces = list(pieces)[::-1]
-        if join == "tree":
-            level = list(pieces)
-            while len(level) > 1:
-                level = [level[i] + level[i + 1] if i + 1 < len(level) else level[i] for i in range(0, len(level), 2)]
-            return level[0]
+        if join in ("tree", "half", "last"):
+            return _FOLDS[join](list(pieces))
         total: NDArray[Any] | None = None
         for p, piece in enumerate(pieces):
             if join == "blk":
@@ -185,6 +188,40 @@ def join_pieces(join: str, pieces: Sequence[NDArray[Any]] | Iterator[NDArray[Any
                 total = piece if total is None else total + piece
         assert total is not None
         return total
+
+
+def _tree(level: list[NDArray[Any]]) -> NDArray[Any]:
+    while len(level) > 1:
+        level = [level[i] + level[i + 1] if i + 1 < len(level) else level[i] for i in range(0, len(level), 2)]
+    return level[0]
+
+
+def _half(lanes: list[NDArray[Any]]) -> NDArray[Any]:
+    distance = 1 << max(len(lanes) - 1, 0).bit_length() >> 1
+    while distance:
+        lanes = [lanes[i] + lanes[i + distance] if i + distance < len(lanes) else lanes[i] for i in range(min(distance, len(lanes)))]
+        distance >>= 1
+    return lanes[0]
+
+
+def _last(pieces: list[NDArray[Any]]) -> NDArray[Any]:
+    *others, total = pieces
+    count = (len(pieces) + 1) // 2
+    buffers: list[NDArray[Any]] = others[:count]
+    for i, piece in enumerate(others[count:]):
+        buffers[i] = buffers[i] + piece
+    for buffer in buffers:
+        total = total + buffer
+    return total
+
+
+_FOLDS = {"tree": _tree, "half": _half, "last": _last}
+
+
+def rounded_pieces(pieces: Iterator[NDArray[Any]], partial: str) -> Iterator[NDArray[Any]]:
+    """The pieces' sums, each rounded to that format first; "" leaves them."""
+    for piece in pieces:
+        yield piece if not partial else decode(result_codes(piece, "", partial), partial).astype(piece.dtype)
 
 
 def finish(composition: Composition, joined: NDArray[Any], problem: Problem) -> NDArray[Any]:
@@ -215,7 +252,7 @@ def evaluate(composition: Composition, problem: Problem) -> Codes:
     UsageError where the problem lacks what the composition uses (scales, C, bias, block scales of the pieces' width).
     """
     _check(composition, problem)
-    joined = join_pieces(composition.join, piece_sums(composition, problem), problem)
+    joined = join_pieces(composition.join, rounded_pieces(piece_sums(composition, problem), composition.partial), problem)
     return codes_of(composition, finish(composition, joined, problem))
 
 

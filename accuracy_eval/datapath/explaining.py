@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -19,8 +20,8 @@ from numpy.typing import NDArray
 from accuracy_eval.cpu_ref.gemm import panels
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.datapath.compositions import Composition, canonical
-from accuracy_eval.datapath.evaluation import Problem, codes_of, evaluate, finish, join_pieces, piece_sums, problem_of
-from accuracy_eval.datapath.hypotheses import Chain, by_signature, epilogues, joins, rules_for, stages
+from accuracy_eval.datapath.evaluation import Problem, codes_of, evaluate, finish, join_pieces, piece_sums, problem_of, rounded_pieces
+from accuracy_eval.datapath.hypotheses import Chain, by_signature, epilogues, joins, partials, rules_for, stages
 from accuracy_eval.datapath.rules import Rule
 from accuracy_eval.datapath.units import UNITS, units_of
 from accuracy_eval.errors import UsageError
@@ -39,7 +40,7 @@ SIMPLE = 2  # stages searched to their end, so that ties among simple compositio
 BATCH = 64  # hypotheses between two looks at the clock of progress
 NEAR = 0.75  # fraction of the search elements that makes a survivor: a corrupted element must not hide the rest
 NEARLY = 2  # of those, how many that fail on a search element are checked further
-TRIES = 20_000
+TRIES = 60_000
 CORRUPT = 1e-4  # fraction of the elements that may be corrupted before a composition counts as a near miss and the search goes on
 
 Status = Literal["identified", "consistent, not identified", "unexplained"]
@@ -254,13 +255,16 @@ class _Search:
 
     def _hypotheses(self, chain: Chain, sub: Problem, few: NDArray[np.int64]) -> list[_Survivor]:
         """Every join and epilogue of one chain, with the fraction of the search elements each reproduces."""
-        base = Composition(chain.rule, chain.order, chain.pieces, pre=chain.pre, cast=self._cast(chain.rule))
+        base = Composition(
+            chain.rule, chain.order, chain.pieces, pre=chain.pre, cast=self._cast(chain.rule), inner=chain.inner,
+            inner_join=chain.inner_join,
+        )  # fmt: skip
         sums = list(piece_sums(base, sub))
         out = []
-        for join in joins(chain, sub):
-            joined = join_pieces(join, iter(sums), sub)
+        for join, partial in product(joins(chain, sub), partials(chain, self.out)):
+            joined = join_pieces(join, rounded_pieces(iter(sums), partial), sub)
             for epilogue in epilogues(sub):
-                composition = replace(base, join=join, epilogue=epilogue)  # type: ignore[arg-type]
+                composition = replace(base, join=join, epilogue=epilogue, partial=partial)  # type: ignore[arg-type]
                 codes = codes_of(composition, finish(composition, joined, sub))
                 out.append(_Survivor(composition, float(np.mean(self._equal(codes, few)))))
         return out
@@ -406,7 +410,7 @@ class _Search:
 
 def _same_sums(x: Composition, y: Composition) -> bool:
     """Whether two compositions differ only after the chains of blocks: in the join or the epilogue."""
-    return (x.pre, x.rule, x.order, x.pieces) == (y.pre, y.rule, y.order, y.pieces)
+    return replace(x, join=y.join, epilogue=y.epilogue) == y
 
 
 def _same_unit(unit: Rule, rule: Rule) -> bool:

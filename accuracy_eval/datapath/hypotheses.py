@@ -1,31 +1,35 @@
 """What an explanation tries, in the order in which it tries it.
 
-Stages go from simple to intricate: a plain chain; contiguous pieces of usual widths; contiguous pieces of a split count; pieces
-dealt round robin. Within a stage the rules come in the order the output's error suggests.
+Stages go from simple to intricate: a plain chain; contiguous pieces of usual widths; the threads of a matrix-vector kernel; contiguous
+pieces of a split count; pieces dealt round robin. Within a stage the rules come in the order the output's error suggests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from accuracy_eval.datapath import rules
-from accuracy_eval.datapath.compositions import SCALINGS, arithmetic
+from accuracy_eval.datapath.compositions import SCALINGS, Join, arithmetic
 from accuracy_eval.datapath.evaluation import Problem
-from accuracy_eval.datapath.orders import FWD, Order, Pieces, cut, ordered, parse_order
+from accuracy_eval.datapath.orders import FWD, PLAIN, Order, Pieces, cut, ordered, parse_order
 from accuracy_eval.datapath.rules import Rule, half, tfdpa
 from accuracy_eval.datapath.units import UNITS, Unit, units_of
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import get_format
+from accuracy_eval.formats import Format, get_format
 
 CHUNKS = (128, 64, 32, 256, 16, 8, 4, 512, 1024, 192, 384)  # usual widths of contiguous pieces
-GRAINS = (8, 16, 32, 64, 128)  # a split contraction is cut at multiples of these
+GRAINS = (4, 8, 16, 32, 64, 128)  # a split contraction is cut at multiples of these
 SPLITS = range(2, 65)
 ROBINS = range(2, 33)
 TILES = (16, 32, 64, 128)  # tiles a ragged k may be completed to
 # MFMA tiles: lane groups × k's each holds, and how many of them one instruction takes
 LANES = ("lanes4x4.2", "lanes2x4.2", "lanes4x8.4", "lanes2x8.4", "lanes4x16.8", "lanes2x16.8", "lanes4x2.1", "lanes2x2.1")
 LANE_KINDS = ("trfdpa", "gtrfdpa", "rdna3", "rdna4", "exact", "flush")
+
+LANE_COUNTS = (4, 8, 16, 32, 64, 128, 256)  # threads of a matrix-vector kernel that share a dot product
+VECTOR_KINDS = ("fma", "fma64", "muladd")
 
 TRUNCATES = ("tfdpa",)
 
@@ -38,6 +42,8 @@ class Chain:
     pre: str
     order: Order
     pieces: Pieces
+    inner: Pieces = PLAIN
+    inner_join: Join = ""
 
 
 def rules_for(problem: Problem, out: str, unit: str | None) -> list[tuple[str, Rule]]:
@@ -71,6 +77,8 @@ def rules_for(problem: Problem, out: str, unit: str | None) -> list[tuple[str, R
         add("", tfdpa(4, 25))
     if not problem.wide and all(get_format(f).kind == "float" for f in pair):
         add("", rules.FMA)
+        if "float32" in pair:  # narrower products are exact in float32: the same as fused
+            add("", rules.MULADD)
     if not found:
         raise UsageError(f"nothing known multiplies {' × '.join(pair)}" + (f" on {unit}" if unit else ""))
     return list(found)
@@ -104,9 +112,11 @@ def stages(candidates: list[tuple[str, Rule]], k: int, block: int, ranked: Calla
         out = []
         for chain in chains:
             r = chain.rule
-            arith = arithmetic(r, chain.order, chain.pieces, k)
-            # a T-FDPA rule's blocks say its width; two digests of 64 bits of 10⁴ chains coincide with probability 10⁻¹¹
-            key = hash((chain.pre, r.kind, r.F, r.P, r.e0, r.accumulator, r.L if r.kind not in ("tfdpa", "half") else 0, arith))
+            arith = arithmetic(r, chain.order, chain.pieces, k, chain.inner)
+            width = r.L if r.kind not in ("tfdpa", "half") else 0  # a T-FDPA rule's blocks say it
+            # two digests of 64 bits of 10⁴ chains coincide with probability 10⁻¹¹
+            nested = (chain.pieces, chain.inner, chain.inner_join) if chain.inner.group else ()
+            key = hash((chain.pre, nested, r.kind, r.F, r.P, r.e0, r.accumulator, width, arith))
             if key not in seen:
                 seen.add(key)
                 out.append(chain)
@@ -119,14 +129,39 @@ def stages(candidates: list[tuple[str, Rule]], k: int, block: int, ranked: Calla
     lanes = [o for o in map(parse_order, LANES) if o is not None]
     plain = [Chain(r, p, o, Pieces()) for p, r in candidates for o in residues + (lanes if r.kind in LANE_KINDS else [])]
     yield fresh(plain)
-    yield fresh(Chain(r, p, o, Pieces(0, g)) for g in CHUNKS if g < k for p, r in candidates for o in residues)
-    candidates = ranked()
+    yield fresh(
+        Chain(r, p, FWD, Pieces(0, g, t)) for g in CHUNKS if g < k for p, r in candidates for t in (0, *TILES) if not t or k % g % t
+    )
+    threads = [(p, r) for p, r in candidates if r.kind in VECTOR_KINDS]
+    yield fresh(Chain(r, p, FWD, *cuts) for cuts in vector_cuts(k) for p, r in threads)
+    candidates = [c for c in ranked() if c[1].kind != "muladd"]  # nothing that splits k has no fused multiply-add
     splits = sorted({-(-k // (s * g)) * g for s in SPLITS for g in GRAINS} - set(CHUNKS), reverse=True)
     for p, r in candidates:
-        yield fresh(Chain(r, p, o, Pieces(0, g)) for g in splits if g < k for o in residues)
+        yield fresh(Chain(r, p, FWD, Pieces(0, g, t)) for g in splits if g < k for t in (0, *TILES) if not t or g % t or k % g % t)
     for p, r in candidates:
         orders = residues + (lanes[:4] if r.kind in LANE_KINDS else [])
         yield fresh(Chain(r, p, o, Pieces(s, g)) for g in GRAINS for s in ROBINS if s * g < k + g for o in orders)
+
+
+def vector_cuts(k: int) -> Iterator[tuple[Pieces, Pieces, Join]]:
+    """How the threads of a matrix-vector kernel share one dot product: pieces, and how each is cut itself.
+
+    k is dealt out one, two or four at a time, or a contiguous part each; a thread may add up so many k's at a time before it adds them
+    to what it has; and threads may share a part of k, with the parts added after another.
+    """
+    for lanes, width in product(LANE_COUNTS, (1, 2, 4)):
+        if lanes * width < k + width:
+            yield Pieces(lanes, width), PLAIN, ""
+            for unrolled in (4, 8, 16, 32):
+                if lanes * unrolled < k and unrolled > width:
+                    yield Pieces(lanes, width), Pieces(0, unrolled), "seq"
+    for lanes in LANE_COUNTS:
+        if lanes < k:
+            yield Pieces(0, -(-k // lanes)), PLAIN, ""
+    for lanes, width in product(LANE_COUNTS, (1, 2, 4)):
+        if lanes * width < k:
+            yield Pieces(0, lanes * width), Pieces(0, width), "half"
+            yield Pieces(0, lanes * width), Pieces(lanes, 1), "half"
 
 
 def joins(chain: Chain, problem: Problem) -> tuple[str, ...]:
@@ -135,8 +170,13 @@ def joins(chain: Chain, problem: Problem) -> tuple[str, ...]:
         return ("blk",)
     if not chain.pieces.group:
         return ("",)
-    count = len(cut(ordered(problem.k, chain.order), chain.pieces))
-    return {1: ("",), 2: ("seq",), 3: ("seq", "rev")}.get(count, ("seq", "rev", "tree"))
+    count = len(cut(ordered(problem.k, chain.order), chain.pieces, problem.k))
+    return {1: ("",), 2: ("seq",), 3: ("seq", "rev", "half")}.get(count, ("seq", "rev", "tree", "half", "last"))
+
+
+def partials(chain: Chain, out: Format) -> tuple[str, ...]:
+    """Formats to which the pieces' sums may have been rounded before the join: not at all, or to a 16-bit output's."""
+    return ("", out.name) if chain.pieces.group and out.bits == 16 and chain.rule.accumulator == "float32" else ("",)
 
 
 def epilogues(problem: Problem) -> tuple[tuple[str, ...], ...]:

@@ -261,6 +261,27 @@ def fma_pairs(av: Any, bv: Any, order: Any, start: int, stop: int, acc: Any) -> 
             acc[j] = fma(a[j], b[j], acc[j])
 
 
+@kernel
+def muladd_tile(av: Any, bv: Any, order: Any, start: int, stop: int, row0: int, row1: int, acc: Any) -> None:
+    """acc[i, j] = acc + a_k·b_k for k in order[start:stop], product and sum each rounded; float32 arrays."""
+    for i in range(row0, row1):
+        a = acc[i]
+        for q in range(start, stop):
+            k = order[q]
+            x, b = av[k, i], bv[k]
+            for j in range(a.shape[0]):
+                a[j] = a[j] + x * b[j]
+
+
+@kernel
+def muladd_pairs(av: Any, bv: Any, order: Any, start: int, stop: int, acc: Any) -> None:
+    """As `muladd_tile`, for row r of A with row r of B."""
+    for q in range(start, stop):
+        a, b = av[order[q]], bv[order[q]]
+        for j in range(acc.shape[0]):
+            acc[j] = acc[j] + a[j] * b[j]
+
+
 @inline
 def _flush(x: Any) -> Any:
     """A float32 below the smallest normal value becomes a zero of its sign."""

@@ -43,16 +43,20 @@ FWD = Order()
 class Pieces:
     """How the ordered k is cut: into groups of `group`; piece p of `count` takes groups p, p + count, …
 
-    count 0: contiguous, one group a piece. group 0: not cut at all.
+    count    0: contiguous, one group a piece
+    group    0: not cut at all
+    residue  T > 0: every piece takes the k's that do not fill a tile of T first, as a kernel does with its slice of k
     """
 
     count: int = 0
     group: int = 0
+    residue: int = 0
 
     def __str__(self) -> str:
         if not self.group:
             return ""
-        return f"r{self.count}x{self.group}" if self.count else f"c{self.group}"
+        cut = f"r{self.count}x{self.group}" if self.count else f"c{self.group}"
+        return f"{cut} res{self.residue}" if self.residue else cut
 
 
 PLAIN = Pieces()
@@ -89,10 +93,7 @@ def _positive(text: str, number: str) -> int:
 
 def ordered(k: int, order: Order) -> Index:
     """Positions of k in that order; k itself stands for a zero."""
-    ks = np.arange(k, dtype=np.int64)
-    if order.residue and k % order.residue:
-        short = k % order.residue
-        ks = np.concatenate([ks[:short], np.full(order.residue - short, k, np.int64), ks[short:]])
+    ks = _residue_first(np.arange(k, dtype=np.int64), order.residue, k)
     if order.lanes[0]:
         groups, width, use = order.lanes
         tile = groups * width
@@ -102,14 +103,22 @@ def ordered(k: int, order: Order) -> Index:
     return ks
 
 
-def cut(positions: Index, pieces: Pieces) -> list[Index]:
-    """The positions of every piece, in order of pieces; empty pieces are left out."""
+def _residue_first(positions: Index, tile: int, zero: int) -> Index:
+    """The positions that do not fill a tile first, zeros after them."""
+    short = len(positions) % tile if tile else 0
+    if not short:
+        return positions
+    return np.concatenate([positions[:short], np.full(tile - short, zero, np.int64), positions[short:]])
+
+
+def cut(positions: Index, pieces: Pieces, k: int) -> list[Index]:
+    """The positions of every piece, in order of pieces; empty pieces are left out. k stands for a zero."""
     if not pieces.group:
         return [positions]
-    groups = [positions[i : i + pieces.group] for i in range(0, len(positions), pieces.group)]
-    if not pieces.count:
-        return groups
-    return [np.concatenate(groups[p :: pieces.count]) for p in range(min(pieces.count, len(groups)))]
+    parts = [positions[i : i + pieces.group] for i in range(0, len(positions), pieces.group)]
+    if pieces.count:
+        parts = [np.concatenate(parts[p :: pieces.count]) for p in range(min(pieces.count, len(parts)))]
+    return [_residue_first(part, pieces.residue, k) for part in parts]
 
 
 def instruction_order(k: int, group: str) -> Index | None:

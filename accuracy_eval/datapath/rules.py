@@ -11,6 +11,7 @@ A rule says how one block of products joins the accumulator. Kinds, with the spe
     G64.35.23      Blackwell mxf4/nvf4: groups of 16 products summed exactly and scaled, then T-FDPA over four groups
     M32            fp8 through two float16 blocks and a float32 addition (mma.sync where no fp8 unit backs it); M32h in float16
     F D            one float32 (float64) fused multiply-add per k
+    P              one rounded float32 product and one rounded addition per k
 
 Sources: MMA-Sim v2 (arXiv 2511.10909), Khattak & Mikaitis (arXiv 2512.07004), IEEE 754-2019; RDNA: raw captures of W7900 and R9700.
 """
@@ -23,7 +24,7 @@ from typing import Literal
 
 from accuracy_eval.errors import UsageError
 
-Kind = Literal["tfdpa", "half", "trfdpa", "gtrfdpa", "exact", "flush", "rdna3", "rdna4", "gst", "emulated", "fma", "fma64"]
+Kind = Literal["tfdpa", "half", "trfdpa", "gtrfdpa", "exact", "flush", "rdna3", "rdna4", "gst", "emulated", "fma", "fma64", "muladd"]
 
 E0 = -133  # exponent of a zero term where a rule names none: Hopper's and Blackwell's
 
@@ -60,7 +61,7 @@ class Rule:
 
 HALF_E0 = -21
 _PREFIX = {
-    "trfdpa": "TR", "gtrfdpa": "GTR", "exact": "E", "flush": "Z", "rdna3": "W3", "rdna4": "W4", "fma": "F", "fma64": "D",
+    "trfdpa": "TR", "gtrfdpa": "GTR", "exact": "E", "flush": "Z", "rdna3": "W3", "rdna4": "W4", "fma": "F", "fma64": "D", "muladd": "P",
 }  # fmt: skip
 
 
@@ -76,6 +77,7 @@ def half(L: int, F: int, e0: int = HALF_E0) -> Rule:
 
 FMA = Rule("fma")
 FMA64 = Rule("fma64", P=52, accumulator="float64")
+MULADD = Rule("muladd")
 TR4, TR8, GTR16 = Rule("trfdpa", 4, 24), Rule("trfdpa", 8, 24), Rule("gtrfdpa", 16, 24)
 E2, E4 = Rule("exact", 2), Rule("exact", 4)
 Z2, Z4 = Rule("flush", 2), Rule("flush", 4)
@@ -84,7 +86,7 @@ GST = Rule("gst", 64, 35, 23, -139)
 EMULATED = Rule("emulated", 32, 25)
 EMULATED_HALF = Rule("emulated", 32, 25, 10, HALF_E0, "float16")
 
-_FIXED = {str(r): r for r in (FMA, FMA64, TR4, TR8, GTR16, E2, E4, Z2, Z4, W3, W4, GST, EMULATED, EMULATED_HALF)}
+_FIXED = {str(r): r for r in (FMA, FMA64, MULADD, TR4, TR8, GTR16, E2, E4, Z2, Z4, W3, W4, GST, EMULATED, EMULATED_HALF)}
 _T = re.compile(r"T(\d+)\.(\d+)\.(\d+)(?:@(-\d+))?")
 _H = re.compile(r"H(\d+)\.(\d+)(?:@(-\d+))?")
 
