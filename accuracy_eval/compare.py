@@ -393,4 +393,6 @@ def _results(
 
 def _dump_info(e: Entry) -> DumpInfo:
     suite, digest = (str(e.dump.info.get(k, "")) for k in ("suite", "suite_digest"))
-    return DumpInfo(e.label, str(e.dump.path), e.dump.content_digest, suite, digest, dict(e.dump.platform))
+    return DumpInfo(
+        e.label, str(e.dump.path), e.dump.content_digest, suite, digest, dict(e.dump.platform), dict(e.dump.info.get("numerics", {}))
+    )

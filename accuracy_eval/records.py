@@ -333,7 +333,11 @@ class NotCompared:
 
 @dataclass(frozen=True)
 class DumpInfo:
-    """What identifies a dump in a report. `platform` is flat: name -> value; null where unknown."""
+    """What identifies a dump in a report.
+
+    platform  flat: name -> value; null where unknown
+    numerics  the card of a device that was probed, as `NumericsCard.to_json` gives it; else empty
+    """
 
     label: str
     file: str
@@ -341,6 +345,7 @@ class DumpInfo:
     suite: str
     suite_digest: str
     platform: Mapping[str, Any] = field(default_factory=dict)
+    numerics: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

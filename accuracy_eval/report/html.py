@@ -22,7 +22,7 @@ from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.ops.spec import rows_and_columns
 from accuracy_eval.records import NotCompared, Results, Side, TensorResult, Verdict, to_json
 from accuracy_eval.report import findings as first
-from accuracy_eval.report.platforms import platform_facts
+from accuracy_eval.report.platforms import numerics_facts, platform_facts
 from accuracy_eval.report.rows import Row, metric_names, reproduce, shape_text, share_of_limit, tensor_rows
 from accuracy_eval.report.xlsx import SUMMARY, volumes
 
@@ -87,6 +87,7 @@ def write(results: Results, folder: Path) -> list[Path]:
         severity={v: v.severity for v in Verdict},
         matrix=_matrix(results),
         facts=platform_facts(results.dumps),
+        cards=numerics_facts(results.dumps),
         labels=labels,
         workbooks=[(p.file, p.title, p.verdict, first.counts_sentence(p.counts)) for p in parts],
         summary=f"{SUMMARY}.xlsx" if _beside(folder, f"{SUMMARY}.xlsx") else "",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accuracy_eval import messages
-from accuracy_eval.records import Case, DumpInfo, Results
+from accuracy_eval.records import DumpInfo, Results
 from accuracy_eval.report import findings as first
 from accuracy_eval.report.findings import Finding
-from accuracy_eval.report.sheets import SHEETS, SUMMARY_TABLES, Volume, verdict_cell
+from accuracy_eval.report.rows import case_words
+from accuracy_eval.report.sheets import SHEETS, Volume, summary_tables, verdict_cell
 from accuracy_eval.report.workbook import HEADER, PLAIN, WRAP, Book, Cell, Page, Style
 
 MAX_FINDINGS = 8  # more do not fit on a page one can read
@@ -67,7 +68,7 @@ def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequenc
         ("Workbooks", "all files of this report"),
         ("Matrix", "dump against dump: worst verdict and who is off"),
         ("All", "one flat row per verdict with every metric: filter it, or put a pivot table on it"),
-        *((n, SHEETS[n]) for n in SUMMARY_TABLES),
+        *((n, SHEETS[n]) for n in summary_tables(results)),
     ):
         page.text(Cell(name, PLAIN, f"#{name}"), Cell(text))
 
@@ -126,15 +127,6 @@ def short_title(f: Finding) -> str:
     head = " ".join(case_words(case)) if case else f.case_id
     candidate = "" if f.candidate in ("", "default") else f" ({f.candidate})"
     return messages.visible(f"{head}{', ' + f.tensor if f.tensor else ''}{candidate}")
-
-
-def case_words(case: Case) -> list[str]:
-    """What distinguishes a case of known op and shape, defaults left out."""
-    formats = case.format + (f" → {case.out_format}" if case.out_format else "")
-    inputs = case.input_class if case.lane == "random" else case.lane
-    options = [f"{k}={messages.number(v)}" for k, v in case.options]
-    direction = "" if case.direction == "fwd" else case.direction
-    return [w for w in (formats, case.layout, case.recipe, *options, inputs, direction) if w]
 
 
 def _dumps(page: Page, results: Results, part: Volume) -> None:

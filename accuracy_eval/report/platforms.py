@@ -30,6 +30,34 @@ def platform_facts(dumps: Sequence[DumpInfo]) -> list[Fact]:
     return facts + [Fact(name, tuple(table.get(name) for table in flat)) for name in names]
 
 
+def numerics_facts(dumps: Sequence[DumpInfo]) -> tuple[list[Fact], list[Fact]]:
+    """The numerics cards of probed devices: a sentence per way to multiply, and every answer. Both empty where no device was probed."""
+    cards = [{_way(c): c for c in d.numerics.get("formats", ())} for d in dumps]
+    sentences, answers = [], []
+    for way in dict.fromkeys(w for card in cards for w in card):
+        forms = [card.get(way, {}) for card in cards]
+        sentences.append(Fact(way, tuple(_said(f) for f in forms)))
+        asked = dict.fromkeys(name for f in forms for name, found in f.get("answers", {}).items() if found is not None)
+        answers += [Fact(f"{way}: {name}", tuple(_answer(f.get("answers", {}).get(name)) for f in forms)) for name in asked]
+    return sentences, answers
+
+
+def _way(card: Mapping[str, Any]) -> str:
+    mode = f", {card['mode']}" if card.get("mode") else ""
+    return f"{card.get('format')} → {card.get('out')}{mode}"
+
+
+def _said(card: Mapping[str, Any]) -> str | None:
+    if not card:
+        return None
+    tree = f"; added {card['tree']}" if card.get("tree") else ""
+    return f"{card.get('sentence')}{tree}" + ("" if card.get("deterministic", True) else "; repeated products differ")
+
+
+def _answer(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
 _IDENTITY = ("file", "content_digest", "suite", "suite_digest")
 
 

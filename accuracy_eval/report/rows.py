@@ -138,6 +138,15 @@ def shape_text(case: Case | None) -> str:
     return ".".join(f"{letter}{size}" for letter, size in case.shape) if case else ""
 
 
+def case_words(case: Case) -> list[str]:
+    """What distinguishes a case of known op and shape, defaults left out."""
+    formats = case.format + (f" → {case.out_format}" if case.out_format else "")
+    inputs = case.input_class if case.lane == "random" else case.lane
+    options = [f"{k}={messages.number(v)}" for k, v in case.options]
+    direction = "" if case.direction == "fwd" else case.direction
+    return [w for w in (formats, case.layout, case.recipe, *options, inputs, direction) if w]
+
+
 def all_rows(results: Results) -> Iterator[Row]:
     """Every verdict of a result, in the order of its tensors: sides, pairs; then what was not compared."""
     for result in results.tensors:
@@ -197,6 +206,11 @@ def _expectation(row: Row) -> Value:
     return messages.expectation_text(row.subject.expectation) if isinstance(row.subject, Side) else None
 
 
+def _explanation(row: Row) -> Value:
+    return next((messages.visible(d.sentence) for d in row.diagnoses if d.code in _EXPLAINS), None)
+
+
+_EXPLAINS = ("explained-by-datapath", "not-explained")
 LIMIT_FORMAT = "0.00E+00;-0.00E+00;0"
 MARGIN_FORMAT = "0.0%;-0.0%;0.0%"
 COLUMNS: tuple[Column, ...] = (
@@ -236,6 +250,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("errors", _errors, note="the errors of a quantised result, each with its own verdict"),
     Column("scales", _scales, note="scale factors: steps of the exponent, relative difference, the rounding rule each side follows"),
     Column("causes", lambda r: messages.causes(r.diagnoses), note="named causes (diagnosis codes)"),
+    Column("explanation", _explanation, note="the order of operations that makes these bits (compare --explain)"),
     Column("reason", lambda r: r.reason, note="why, in one sentence"),
     Column("resolution", _resolution, note="smallest faults that would have failed"),
     Column("expectation", _expectation, note="what a healthy unit shows on normal data, beside what was seen; bounds of |A||B|"),

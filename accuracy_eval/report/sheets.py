@@ -12,7 +12,8 @@ from accuracy_eval import messages
 from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict
 from accuracy_eval.report.findings import PairSummary, counts_sentence, findings, pair_summaries, side_summaries
-from accuracy_eval.report.platforms import platform_facts
+from accuracy_eval.report.pictures import picture_sheet_names, picture_sheets
+from accuracy_eval.report.platforms import Fact, numerics_facts, platform_facts
 from accuracy_eval.report.rows import (
     COLUMNS,
     MARGIN_FORMAT,
@@ -30,12 +31,15 @@ SHEETS = {
     "Verdict": "a row per tensor and dump, and per tensor and pair of dumps: who is off, every gate's value, limit and margin",
     "Metrics": "every metric of the same rows, as numbers",
     "Worst elements": "where the largest errors are: index, codes, values, the truth, distance in ulp",
+    "Pictures": "error maps, histograms in ulp and, for special functions, errors by input",
+    "Histograms": "how many elements are off by how many ulp",
+    "By input": "special functions: the largest error by octave of the input",
     "Platforms": "machines and software side by side; what differs is marked",
+    "Numerics": "what each probed device's products are made of",
     "Gates": "the limits in force, where each comes from, how often it was applied and broken",
     "Not compared": "cases left out, each with its reason",
     "Definitions": "what each metric means, its unit and which way is better",
 }
-SUMMARY_TABLES = ("Platforms", "Gates", "Not compared", "Definitions")  # also in summary.xlsx
 QUIET_WORST = 1  # elements listed for a row that passed; a finding gets all it has
 _COLUMN = {c.name: c for c in COLUMNS}
 # what tells one row of a workbook from another; its op and shape are in its name
@@ -53,7 +57,7 @@ _TITLES = {
     "expectation": "expected and seen",
     "case_id": "case",
 }
-_WIDTHS = {"reason": 60, "gate_source": 45, "resolution": 40, "expectation": 40, "case_id": 58, "sha256": 20}
+_WIDTHS = {"reason": 60, "explanation": 60, "gate_source": 45, "resolution": 40, "expectation": 40, "case_id": 58, "sha256": 20}
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,24 @@ class Volume:
         return replace(results, tensors=self.tensors, not_compared=self.skipped)
 
 
-def table_names(part: Volume) -> list[str]:
+def table_names(results: Results, part: Volume) -> list[str]:
     """Names of the table sheets a volume needs, in order."""
     needless = set() if part.tensors else {"Verdict", "Metrics", "Worst elements", "Definitions"}
+    if not _probed(results):
+        needless.add("Numerics")
     if not part.skipped:
         needless.add("Not compared")
+    needless |= {"Pictures", "Histograms", "By input"} - set(picture_sheet_names(part.tensors))
     return [name for name in SHEETS if name not in needless]
+
+
+def summary_tables(results: Results) -> list[str]:
+    """Names of the table sheets that summary.xlsx has too."""
+    return [name for name in ("Platforms", "Numerics", "Gates", "Not compared", "Definitions") if name != "Numerics" or _probed(results)]
+
+
+def _probed(results: Results) -> bool:
+    return any(d.numerics for d in results.dumps)
 
 
 @functools.cache
@@ -105,9 +121,11 @@ def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
     for name, metric, comparison in gates:
         style = Style(metric_format(metric))
         columns += [TableColumn(f"{name} ({metric})", style), TableColumn(f"{name} limit {comparison}", style)]
-        columns.append(TableColumn(f"{name} margin", Style(MARGIN_FORMAT)))
+        columns.append(TableColumn(f"{name} margin", Style(MARGIN_FORMAT), bar=True))
     columns += [*map(_column, tail), TableColumn("command", CODE, 40)]
-    note = f"{part.title}: who is off and by how much. margin: distance from the limit in units of the limit, negative is beyond it."
+    note = (
+        f"{part.title}: who is off and by how much. margin: distance from the limit in its units (bar: up to 100 %), negative is beyond it."
+    )
     book.table("Verdict", columns, (_verdict_row(results, row, lead, gates, tail) for row in rows), note=note, freeze=4)
 
 
@@ -189,19 +207,26 @@ def worst_sheet(book: Book, results: Results, part: Volume) -> None:
 
 def platform_sheet(book: Book, results: Results, part: Volume) -> None:
     """One row per property, one column per dump; a row whose values differ says so and is marked."""
-    dumps = results.dumps
+    note = "What each dump was made on. Filter the first column to see the differences."
+    _fact_table(book, results, "Platforms", "property", platform_facts(results.dumps), note)
+
+
+def numerics_sheet(book: Book, results: Results, part: Volume) -> None:
+    """One row per way to multiply, then per answer, one column per dump."""
+    sentences, answers = numerics_facts(results.dumps)
+    note = "Numerics cards: what each probed device's products are made of. First a sentence per way to multiply, then every answer."
+    _fact_table(book, results, "Numerics", "products of", [*sentences, *answers], note)
+
+
+def _fact_table(book: Book, results: Results, name: str, title: str, facts: Sequence[Fact], note: str) -> None:
     data = []
-    for fact in platform_facts(dumps):
+    for fact in facts:
         style = Style(wrap=True, mark=fact.differs, left=True)
         mark = Cell("differs" if fact.differs else "same", MARK if fact.differs else PLAIN)
         data.append([mark, fact.name, *(Cell("unknown" if v is None else v, style) for v in fact.values)])
-    width = max(22.0, min(46.0, 110 / max(len(dumps), 1)))
-    columns = [
-        TableColumn("differs"),
-        TableColumn("property", WRAP, 30),
-        *(TableColumn(messages.visible(d.label), WRAP, width) for d in dumps),
-    ]
-    book.table("Platforms", columns, data, note="What each dump was made on. Filter the first column to see the differences.", freeze=2)
+    width = max(22.0, min(46.0, 110 / max(len(results.dumps), 1)))
+    labels = [TableColumn(messages.visible(d.label), WRAP, width) for d in results.dumps]
+    book.table(name, [TableColumn("differs"), TableColumn(title, WRAP, 30), *labels], data, note=note, freeze=2)
 
 
 def gate_sheet(book: Book, results: Results, part: Volume) -> None:
@@ -276,11 +301,14 @@ def definition_sheet(book: Book, results: Results, part: Volume) -> None:
     book.table("Definitions", columns, data, note=note)
 
 
+# Pictures writes the sheets of its numbers too: Histograms and By input
 TABLES: dict[str, Callable[[Book, Results, Volume], None]] = {
     "Verdict": verdict_sheet,
     "Metrics": metric_sheet,
     "Worst elements": worst_sheet,
+    "Pictures": lambda book, results, part: picture_sheets(book, part.tensors),
     "Platforms": platform_sheet,
+    "Numerics": numerics_sheet,
     "Gates": gate_sheet,
     "Not compared": skipped_sheet,
     "Definitions": definition_sheet,
@@ -317,7 +345,7 @@ def finding_sheet(book: Book, results: Results, files: Mapping[int, str]) -> Non
                 f.source,
                 f.cause,
                 f.run_next,
-                Cell(file, PLAIN, file),
+                Cell(file, PLAIN, file and f"{file}#Verdict"),
             ]
         )
     book.table("Findings", columns, data, note="Everything a person has to look at, the worst first.", freeze=2)
@@ -373,7 +401,7 @@ def flat_sheet(book: Book, results: Results, files: Mapping[int, str]) -> None:
         dims = row.case.dims if row.case else {}
         file = files.get(id(row.result or row.subject), "")
         cells = [verdict_cell(row.verdict), *(c.get(row) for c in COLUMNS if c.name != "verdict"), *(dims.get(d) for d in letters)]
-        data.append([*cells, *_metric_cells(row.flat, names), Cell(file, PLAIN, file)])
+        data.append([*cells, *_metric_cells(row.flat, names), Cell(file, PLAIN, file and f"{file}#Verdict")])
     book.table("All", columns, data)
 
 

@@ -21,12 +21,15 @@ from xml.sax.saxutils import escape
 
 from openpyxl import Workbook
 from openpyxl.cell import WriteOnlyCell
+from openpyxl.drawing.image import Image
+from openpyxl.formatting.rule import ColorScaleRule, DataBarRule
 from openpyxl.styles import Alignment, Border, Font, PatternFill, Side
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.hyperlink import Hyperlink
 
 from accuracy_eval.messages import number, visible
 from accuracy_eval.records import Verdict
+from accuracy_eval.report.drawings import RAMP, Cells
 
 Horizontal = Literal["left", "center", "right"] | None
 MAX_ROWS = 1_048_576  # rows of a sheet
@@ -87,7 +90,7 @@ MARK = Style(mark=True)
 
 @dataclass(frozen=True)
 class Cell:
-    """A value with a style and a link: "#Sheet" within the workbook, else a file name beside it."""
+    """A value with a style and a link: "#Sheet" within the workbook, else a file beside it, "book.xlsx" or "book.xlsx#Sheet"."""
 
     value: Any
     style: Style = PLAIN
@@ -96,11 +99,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table sheet. Width in characters; None fits the content."""
+    """A column of a table sheet. Width in characters; None fits the content. `bar` draws a bar in each cell, full from 1 on."""
 
     title: str
     style: Style = PLAIN
     width: float | None = None
+    bar: bool = False
 
 
 class Book:
@@ -134,9 +138,15 @@ class Book:
         self._names.add(name.lower())
         return name
 
-    def page(self, name: str, widths: Sequence[float]) -> Page:
-        """A free sheet of fixed column widths that prints on one page."""
-        return Page(self._sheet(self.sheet_name(name), widths, one_page=True), widths)
+    def cells(self, name: str, first: int, last: int, left: int, right: int) -> Cells:
+        """Rows first … last and columns left … right of a sheet written before, for a chart."""
+        return Cells(self._book[name], first, last, left, right)
+
+    def page(self, name: str, widths: Sequence[float], *, one_page: bool = True) -> Page:
+        """A free sheet of fixed column widths that prints on one page, or one page wide."""
+        rows = self._sheet(self.sheet_name(name), widths, one_page=one_page)
+        rows.sheet.sheet_view.showGridLines = False
+        return Page(rows, widths)
 
     def table(
         self,
@@ -178,6 +188,10 @@ class Book:
         sheet.freeze_panes = f"{get_column_letter(freeze + 1)}{lead + 1}"
         sheet.auto_filter.ref = f"A{lead}:{last}{lead + count}"
         sheet.print_title_rows = f"{lead}:{lead}"
+        for i, column in enumerate(columns, 1):
+            if column.bar and count:
+                place = f"{get_column_letter(i)}{lead + 1}:{get_column_letter(i)}{lead + count}"
+                sheet.conditional_formatting.add(place, DataBarRule("num", 0, "num", 1, color="FF9DC3E6"))  # type: ignore[no-untyped-call]
         printed = sum(total <= PRINT_WIDTH for total in itertools.accumulate(widths)) or 1
         if printed < len(columns):  # a line of 60 columns on one page cannot be read: print what comes first, and say so
             shown = get_column_letter(printed)
@@ -197,7 +211,6 @@ class Book:
         sheet.page_margins.top, sheet.page_margins.bottom, sheet.page_margins.footer = 0.5, 0.75, 0.35
         sheet.oddFooter.left.text = "&A"
         sheet.oddFooter.right.text = "&P / &N"
-        sheet.sheet_view.showGridLines = not one_page
         self._sheets.append(_Rows(sheet, self.path.parent))
         return self._sheets[-1]
 
@@ -235,9 +248,30 @@ class Page:
         self._widths = list(widths)
         self._plain = [PLAIN] * len(widths)
 
-    def line(self, *cells: Any) -> None:
-        """One row of cells; wrapped ones make it as high as their text needs."""
-        self._rows.append(cells, self._plain, height=row_height(cells, self._widths, self._plain))
+    @property
+    def count(self) -> int:
+        """Rows written so far."""
+        return self._rows.count
+
+    def line(self, *cells: Any, height: float | None = None) -> int:
+        """One row of cells, and its number; wrapped ones make it as high as their text needs, where no height (points) is given."""
+        self._rows.append(cells, self._plain, height=height or row_height(cells, self._widths, self._plain))
+        return self.count
+
+    def picture(self, drawing: Any, row: int, column: int) -> None:
+        """A chart or picture whose upper left corner lies in a cell, counted from 1."""
+        anchor = f"{get_column_letter(column)}{row}"
+        if isinstance(drawing, Image):
+            self._rows.sheet.add_image(drawing, anchor)
+        else:
+            self._rows.sheet.add_chart(drawing, anchor)
+
+    def colour_scale(self, first: int, last: int, left: int, right: int) -> None:
+        """Colours for the numbers of a rectangle, from its least to its largest."""
+        place = f"{get_column_letter(left)}{first}:{get_column_letter(right)}{last}"
+        low, middle, high = RAMP[0], RAMP[len(RAMP) // 2], RAMP[-1]
+        rule = ColorScaleRule("min", None, f"FF{low}", "percentile", 90, f"FF{middle}", "max", None, f"FF{high}")  # type: ignore[no-untyped-call]
+        self._rows.sheet.conditional_formatting.add(place, rule)
 
     def text(self, label: Any, cell: Cell) -> None:
         """A row of a label and one text over all other columns."""
@@ -300,8 +334,9 @@ class _Rows:
         return number
 
     def _link(self, place: str, link: str) -> None:
-        inner = link[1:].replace("'", "''")
-        target = {"location": f"'{inner}'!A1"} if link.startswith("#") else {"target": quote(link)}
+        file, _, sheet = link.partition("#")
+        inner = sheet.replace("'", "''")
+        target = ({"target": quote(file)} if file else {}) | ({"location": f"'{inner}'!A1"} if sheet else {})
         self._links.append(Hyperlink(ref=place, **target))
 
     def hand_over_links(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from accuracy_eval.records import NotCompared, Results, TensorResult
 from accuracy_eval.report import overview, sheets
 from accuracy_eval.report.files import unique_stems
+from accuracy_eval.report.pictures import chart_sheets
 from accuracy_eval.report.rows import shape_text
 from accuracy_eval.report.sheets import Volume
 from accuracy_eval.report.workbook import Book
@@ -35,11 +36,12 @@ def volumes(results: Results) -> list[Volume]:
 
 
 def _workbook(results: Results, part: Volume, folder: Path) -> Path:
-    names = sheets.table_names(part)
+    names = sheets.table_names(results, part)
     with Book(folder / part.file, part.title) as book:
         overview.overview(book, results, part, names)
         for name in names:
-            sheets.TABLES[name](book, results, part)
+            if name in sheets.TABLES:
+                sheets.TABLES[name](book, results, part)
         return book.save()
 
 
@@ -52,6 +54,7 @@ def _summary(results: Results, parts: list[Volume], folder: Path) -> Path:
         sheets.workbook_sheet(book, parts)
         sheets.matrix_sheet(book, results)
         sheets.flat_sheet(book, results, files)
-        for name in sheets.SUMMARY_TABLES:
+        chart_sheets(book, results)
+        for name in sheets.summary_tables(results):
             sheets.TABLES[name](book, results, whole)
         return book.save()
