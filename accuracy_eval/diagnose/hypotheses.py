@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.diagnose.sampling import Sample
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Format, Values, get_format
+from accuracy_eval.quantize import misreadings
 
 COLLINEAR = 0.98  # cos² of error and truth beyond which a missing part of K cannot be told from a gain
 COARSEST = 0.01  # energy of an error, of the truth's, beyond which it is not that of partial sums rounded to 16 bits
@@ -98,44 +98,31 @@ def _scales(s: Sample) -> Iterator[Hypothesis]:
             return None
 
     scales = {"a": p.a_scale, "b": p.b_scale}
+    called = dict(zip("ab", s.names, strict=True))
     given = [n for n, v in scales.items() if v is not None]
     drops = [(n,) for n in given] + ([("a", "b")] if len(given) == 2 else [])
     for names in drops:
         prediction = result(*(None if n in names else v for n, v in scales.items()))
         if prediction is not None:
-            yield Hypothesis("scale-ignored", {"operand": ", ".join(names)}, {}, prediction)
+            yield Hypothesis("scale-ignored", {"operand": ", ".join(called[n] for n in names)}, {}, prediction)
     if len(given) == 2 and np.size(p.a_scale) > 1:
         prediction = result(p.b_scale, p.a_scale)
         if prediction is not None:
             yield Hypothesis("scale-swapped", {}, {}, prediction)
     for n in given:
-        grid = np.asarray(scales[n])
-        for what, moved in _moved(grid, k_axis=1 if p.layout[0 if n == "a" else 1] == ("n" if n == "a" else "t") else 0):
+        operand = p.left if n == "a" else p.right
+        turned = p.layout["ab".index(n)] == ("t" if n == "a" else "n")  # the contracted axis comes first in the store
+        grid = operand.scale_grid.T if turned else operand.scale_grid
+        for what, moved in misreadings(np.ascontiguousarray(grid)):
             if np.array_equal(moved, grid):
                 continue
-            prediction = result(*(moved if m == n else v for m, v in scales.items()))
+            read = np.ascontiguousarray(moved.T if turned else moved)
+            prediction = result(*(read if m == n else v for m, v in scales.items()))
             if prediction is not None:
                 wrong = int(np.count_nonzero(moved != grid))
-                yield Hypothesis("scale-index", {"blocks": wrong}, {"operand": n, "what": what, "total": str(grid.size)}, prediction)
-
-
-def _moved(grid: NDArray[Any], k_axis: int) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Ways to read a grid of scales wrongly."""
-    if grid.size < 2:
-        return
-    if grid.ndim == 2 and grid.shape[k_axis] > 1:
-        first = np.take(grid, [0], axis=k_axis)
-        yield "the first block along k was used for all of k", np.broadcast_to(first, grid.shape).copy()
-        for shift, text in ((-1, "the next block along k was used"), (1, "the block before along k was used")):
-            yield text, np.roll(grid, shift, axis=k_axis)
-            index = np.clip(np.arange(grid.shape[k_axis]) - shift, 0, grid.shape[k_axis] - 1)
-            yield text, np.take(grid, index, axis=k_axis)
-    other = 1 - k_axis if grid.ndim == 2 else 0
-    if grid.shape[other] > 1:
-        for shift, text in ((-1, "the next row of scales was used"), (1, "the row of scales before was used")):
-            yield text, np.roll(grid, shift, axis=other)
-    if grid.ndim == 2 and min(grid.shape) > 1:
-        yield "the grid of scales was read transposed", np.ascontiguousarray(grid.T).reshape(grid.shape)
+                yield Hypothesis(
+                    "scale-index", {"blocks": wrong}, {"operand": called[n], "what": what, "total": str(grid.size)}, prediction
+                )
 
 
 def _up(x: int, multiple: int) -> int:

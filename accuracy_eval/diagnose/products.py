@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from accuracy_eval.cpu_ref.operands import Gemm
+from accuracy_eval.diagnose.coded import lost_places, misplaced_scales
 from accuracy_eval.diagnose.context import Finding, Look
-from accuracy_eval.diagnose.hypotheses import Hypothesis, partial_sums, roundest, simple_hypotheses
-from accuracy_eval.diagnose.sampling import Indices, Sample, problem_of, sample
+from accuracy_eval.diagnose.hypotheses import Hypothesis, partial_sums, simple_hypotheses
+from accuracy_eval.diagnose.sampling import Sample, sample
 
 REST = 0.01  # of the error's energy may remain unexplained
 CLEAR = 10.0  # the error must have this many times the energy of output rounding before energies are compared
@@ -20,7 +20,7 @@ CLEAR = 10.0  # the error must have this many times the energy of output roundin
 def explanations(look: Look) -> list[Hypothesis]:
     """The hypothesis that explains the sampled error, alone or, for the last k, with its twin; empty where none does or two differ."""
     if look.context.lane == "coded":
-        return _coded_loss(look)
+        return lost_places(look) or misplaced_scales(look)
     s = sample(look)
     if s is None or not np.isfinite(s.x).all() or s.energy == 0 or s.x.size < 16:
         return []
@@ -60,44 +60,6 @@ def _twins(s: Sample, one: Hypothesis, other: Hypothesis) -> bool:
     """The last k alone is both a lost k and a missing tail."""
     last = s.problem.k - 1
     return {one.code, other.code} == {"lost-k", "k-tail-missing"} and [*one.evidence.values(), *other.evidence.values()] == [last, last]
-
-
-def _coded_loss(look: Look) -> list[Hypothesis]:
-    """A one-hot A gives each row one k: the rows that are zero say which k never arrived.
-
-    Of the k between the last that arrived and the first that did not, unseen by every row, the roundest is where kernels end.
-    """
-    p, noise = problem_of(look), look.m.rows
-    if p is None or noise is None or look.quiet:
-        return []
-    wrong = noise.mismatches > 0
-    gone = wrong & (noise.error == noise.reference) & (noise.reference > 0)
-    if not gone.any() or (wrong != gone).any():
-        return []
-    seen = _single_k(p)
-    if seen is None:
-        return []
-    lost, kept = np.unique(seen[gone]), np.unique(seen[~gone])
-    nothing = np.empty((0, 0))
-    found = []
-    if lost.size == 1 and lost[0] not in kept:
-        found.append(Hypothesis("lost-k", {"k": int(lost[0])}, {"total": str(p.k)}, nothing))
-    if kept.size and kept[-1] < lost[0] and (lost.size > 1 or lost[0] == p.k - 1):
-        from_k = roundest(int(kept[-1]) + 1, int(lost[0]), int(lost[0]))
-        found.append(Hypothesis("k-tail-missing", {"from_k": from_k}, {"k": str(p.k)}, nothing))
-    return found
-
-
-def _single_k(p: Gemm) -> Indices | None:
-    """The k of the only nonzero element of each row of op(A); None if A is not one-hot."""
-    codes = p.a.codes
-    places = []
-    for i in range(0, p.m, 128):
-        part = codes[i : i + 128] if p.layout[0] == "n" else codes[:, i : i + 128].T
-        if (np.count_nonzero(part, axis=1) != 1).any():
-            return None
-        places.append(np.argmax(part != 0, axis=1))
-    return np.concatenate(places)
 
 
 def _named(look: Look, code: str) -> Finding | None:

@@ -17,6 +17,8 @@ from accuracy_eval.diagnose.context import Look, Rows
 from accuracy_eval.diagnose.epilogues import case_of, linear
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Format, Values, decode, encode, ulp
+from accuracy_eval.ops import factors, quantised
+from accuracy_eval.records import Case
 
 Indices = NDArray[np.int64]
 SAMPLE_ROWS, SAMPLE_COLUMNS = 24, 64
@@ -32,6 +34,7 @@ class Sample:
     a [r, k], b [k, c], base [r, c]   float64; a and b with their scales
     x, t [r, c]                       what the output holds, and the truth
     problem, rows, cols               what was sampled
+    names                             the operands of the product: those of a gradient are others
     """
 
     problem: Gemm
@@ -43,6 +46,7 @@ class Sample:
     x: Values
     t: Values
     fmt: Format
+    names: tuple[str, str] = ("a", "b")
 
     @property
     def alpha(self) -> float:
@@ -117,7 +121,11 @@ def truth(look: Look) -> Rows | None:
 
 
 def problem_of(look: Look) -> Gemm | None:
+    """The product behind the output, where its operands are known; under a recipe that of codes and scales."""
     c = look.context
+    if c.op == "gemm" and c.recipe and "a_source" in c.inputs:
+        p = quantised.problem(quantised_case(look), c.inputs, c.output or "d")
+        return p if _fits(p, look) else None
     if c.op not in ("gemm", "gemm_epilogue") or not {"a", "b"} <= set(c.inputs) <= OPERANDS or look.fmt.kind != "float":
         return None
     if c.op == "gemm_epilogue":
@@ -134,6 +142,22 @@ def problem_of(look: Look) -> Gemm | None:
     except (UsageError, KeyError):  # operands that do not fit each other are reported where they are read
         return None
     return p if _fits(p, look) else None
+
+
+def quantised_case(look: Look) -> Case:
+    """The case of a product with a recipe, as far as its factors depend on it."""
+    c = look.context
+    return Case(c.op, (), c.layout, c.format, c.out_format, c.recipe, tuple(c.options.items()), lane=c.lane, direction=c.direction)
+
+
+def _names(look: Look) -> tuple[str, str]:
+    """What the two sides of the product are called in the case."""
+    c = look.context
+    if c.direction != "bwd" or not c.recipe:
+        return "a", "b"
+    case, output = quantised_case(look), c.output
+    names = factors.PRODUCTS[output][::-1] if quantised.swapped(case, output) else factors.PRODUCTS[output]
+    return names[0], names[1]
 
 
 def _fits(p: Gemm, look: Look) -> bool:
@@ -172,7 +196,7 @@ def _draw(look: Look) -> Sample | None:
     x, t, base = (v[good_rows][:, good_cols] for v in (x, t, base))
     if x.size < 2 or not np.isfinite(t).all():
         return None
-    s = Sample(p, rows[good_rows], cols[good_cols], a[good_rows], b[:, good_cols], base, x, t, look.fmt)
+    s = Sample(p, rows[good_rows], cols[good_cols], a[good_rows], b[:, good_cols], base, x, t, look.fmt, _names(look))
     return s if _is_the_expectation(look, s) else None
 
 

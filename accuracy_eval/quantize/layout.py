@@ -7,7 +7,11 @@ cuBLAS documentation (scaling type VEC32_UE8M0 / VEC16_UE4M3); torch calls it SW
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Codes
@@ -66,3 +70,27 @@ def unswizzle_scales(flat: Codes, rows: int, columns: int) -> Codes:
         )
     tiles = s.reshape(padded_rows // TILE_ROWS, padded_columns // TILE_COLUMNS, 32, 4, TILE_COLUMNS).transpose(0, 3, 2, 1, 4)
     return np.ascontiguousarray(tiles.reshape(padded_rows, padded_columns)[:rows, :columns])
+
+
+def misreadings(grid: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Ways to read a grid of scales [rows, blocks along k] at the wrong place: (in words, the grid as it is then read).
+
+    Of a grid of block numbers, the second says which block stands for which.
+    """
+    rows, columns = grid.shape
+    if columns > 1:
+        yield "the first block along k was used for all of k", np.broadcast_to(grid[:, :1], grid.shape).copy()
+        for shift, text in ((-1, "the next block along k was used"), (1, "the block before along k was used")):
+            yield text, np.roll(grid, shift, axis=1)
+            yield text, grid[:, np.clip(np.arange(columns) - shift, 0, columns - 1)]
+    if rows > 1:
+        for shift, text in ((-1, "the next row of scales was used"), (1, "the row of scales before was used")):
+            yield text, np.roll(grid, shift, axis=0)
+    if min(rows, columns) > 1:
+        yield "the grid of scales was read transposed", np.ascontiguousarray(grid.T).reshape(grid.shape)
+        yield "the grid of scales was read as if it were stored column by column", grid.reshape(columns, rows).T.copy()
+        tiles = swizzle_scales(grid)
+        yield "scales stored in 32_4_4 tiles were read as plain rows", tiles[: grid.size].reshape(grid.shape)
+        flat = np.zeros(tiles.size, grid.dtype)
+        flat[: grid.size] = grid.reshape(-1)
+        yield "scales stored as plain rows were read as 32_4_4 tiles", unswizzle_scales(flat, rows, columns)
