@@ -16,9 +16,8 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
+from accuracy_eval.cpu_ref.pairs import Pair, quick_two_sum, two_prod, two_sum
 from accuracy_eval.jit import inline, kernel
-
-Pair = tuple[float, float]
 
 _MP = mpmath.mp.clone()
 _MP.prec = 400
@@ -59,7 +58,6 @@ INV_SQRT_TWO_PI = _pair(1 / _MP.sqrt(2 * _MP.pi))
 GELU_SLOPE = _pair(_MP.sqrt(8 / _MP.pi))  # twice sqrt(2/π)
 GELU_CUBIC = _pair(_MP.mpf("0.044715"))
 
-_SPLIT = 134217729.0  # 2^27 + 1
 _STEPS = 64  # exp: table of 2^(j/64)
 _LOG_A, _LOG_B, _LOG_C = _parts(_MP.ln(2), 40, 40)  # times an exponent of 11 bits: exact
 _EXP_A, _EXP_B, _EXP_C = _parts(_MP.ln(2) / _STEPS, 33, 33)  # times a step number of 17 bits: exact
@@ -75,34 +73,6 @@ _LOG_SERIES = np.array([0.0] + [(-1) ** (n + 1) / n for n in range(1, _LOG_TERMS
 _THIRD_H, _THIRD_L = _pair(_MP.mpf(1) / 3)
 _POW2_OFFSET = 1100
 _POW2 = np.ldexp(1.0, np.arange(-_POW2_OFFSET, 1024))
-
-
-@inline
-def two_sum(a: float, b: float) -> Pair:
-    """a + b exactly."""
-    s = a + b
-    t = s - a
-    return s, (a - (s - t)) + (b - t)
-
-
-@inline
-def quick_two_sum(a: float, b: float) -> Pair:
-    """a + b exactly, for |a| ≥ |b| or a = 0."""
-    s = a + b
-    return s, b - (s - a)
-
-
-@inline
-def two_prod(a: float, b: float) -> Pair:
-    """a · b exactly, for |a|, |b| < 2^996 and a product whose tail does not underflow."""
-    p = a * b
-    t = _SPLIT * a
-    ah = t - (t - a)
-    al = a - ah
-    t = _SPLIT * b
-    bh = t - (t - b)
-    bl = b - bh
-    return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
 
 
 @inline

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.cpu_ref import _double_double as dd
-from accuracy_eval.cpu_ref._double_double import Pair, add, div, mul, quick_two_sum, two_sum
+from accuracy_eval.cpu_ref._double_double import add, div, mul
+from accuracy_eval.cpu_ref.pairs import Pair, quick_two_sum, two_sum
 from accuracy_eval.jit import kernel
 
 Array = NDArray[np.float64]

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.cpu_ref import _double_double as dd
-from accuracy_eval.cpu_ref._double_double import Pair, add, div, exp_unscaled, mul, quick_two_sum, scale, times, two_prod, two_sum
+from accuracy_eval.cpu_ref._double_double import add, div, exp_unscaled, mul, scale, times
+from accuracy_eval.cpu_ref.pairs import Pair, quick_two_sum, two_prod, two_sum
 from accuracy_eval.jit import inline, kernel
 
 Array = NDArray[np.float64]

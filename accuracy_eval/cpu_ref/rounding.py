@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from accuracy_eval.cpu_ref import wide
 from accuracy_eval.cpu_ref.gemm import Panel
 from accuracy_eval.cpu_ref.operands import BLOCK_ELEMENTS, Gemm, Operand
+from accuracy_eval.cpu_ref.pairs import two_prod, two_sum
 from accuracy_eval.formats import Codes, Overflow, Values, decode, encode, get_format
 from accuracy_eval.jit import kernel
 
 PAIRS = 256  # open elements summed again at a time
-_SPLIT = 134217729.0  # 2^27 + 1
 
 
 def exact_element(problem: Gemm, row: int, column: int) -> Fraction | float:
@@ -126,22 +126,10 @@ def _pair_dots(x: Any, y: Any, hi: Any, lo: Any) -> None:
     for i in range(x.shape[0]):
         h, e = 0.0, 0.0
         for t in range(x.shape[1]):
-            a, b = x[i, t], y[i, t]
-            s = _SPLIT * a
-            ah = s - (s - a)
-            al = a - ah
-            s = _SPLIT * b
-            bh = s - (s - b)
-            bl = b - bh
-            p = a * b
-            n = h + p
-            z = n - h
-            e += ((h - (n - z)) + (p - z)) + (((ah * bh - p) + ah * bl + al * bh) + al * bl)
-            h = n
-        n = h + e
-        z = n - h
-        hi[i] = n
-        lo[i] = (h - (n - z)) + (e - z)
+            p, low = two_prod(x[i, t], y[i, t])
+            h, rest = two_sum(h, p)
+            e += rest + low
+        hi[i], lo[i] = two_sum(h, e)
 
 
 def _again(problem: Gemm, rows: NDArray[np.int64], columns: NDArray[np.int64], out_format: str, overflow: Overflow | None) -> Codes:

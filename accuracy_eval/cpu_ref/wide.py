@@ -14,20 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accuracy_eval.cpu_ref.pairs import Pair, high_part, lost, two_prod, two_sum
 from accuracy_eval.formats import Values
 from accuracy_eval.jit import kernel, map_threads
 
 COLUMNS = 256  # columns worked on at a time: three rows of B and two of sums stay in the first-level cache
 ROWS = 64
-_SPLIT = 134217729.0  # 2^27 + 1
 
 
 @kernel
 def _split(x: Any, high: Any) -> None:
     for i in range(x.shape[0]):
         for j in range(x.shape[1]):
-            t = _SPLIT * x[i, j]
-            high[i, j] = t - (t - x[i, j])
+            high[i, j] = high_part(x[i, j])
 
 
 @kernel
@@ -36,20 +35,14 @@ def _dot2(a: Any, b: Any, b_high: Any, hi: Any, lo: Any) -> None:
     for i in range(a.shape[0]):
         for t in range(a.shape[1]):
             x = a[i, t]
-            s = _SPLIT * x
-            xh = s - (s - x)
+            xh = high_part(x)
             xl = x - xh
             for j in range(b.shape[1]):
                 y = b[t, j]
                 yh = b_high[t, j]
-                yl = y - yh
                 p = x * y
-                e = ((xh * yh - p) + xh * yl + xl * yh) + xl * yl
-                h = hi[i, j]
-                n = h + p
-                z = n - h
-                hi[i, j] = n
-                lo[i, j] += ((h - (n - z)) + (p - z)) + e
+                hi[i, j], e = two_sum(hi[i, j], p)
+                lo[i, j] += e + lost(p, xh, xl, yh, y - yh)
 
 
 @kernel
@@ -60,10 +53,10 @@ def combine(hi: Any, lo: Any, alpha: float, beta: float, c: Any, bias: Any, high
             h, e = _times(hi[i, j], lo[i, j], alpha)
             if c.shape[0] > 0:
                 p, q = _times(c[i, j], 0.0, beta)
-                h, r = _sum(h, p)
+                h, r = two_sum(h, p)
                 e += r + q
             if bias.shape[0] > 0:
-                h, r = _sum(h, bias[j])
+                h, r = two_sum(h, bias[j])
                 e += r
             n = h + e
             if np.isfinite(n):
@@ -73,24 +66,12 @@ def combine(hi: Any, lo: Any, alpha: float, beta: float, c: Any, bias: Any, high
 
 
 @kernel
-def _sum(x: float, y: float) -> tuple[float, float]:
-    n = x + y
-    z = n - x
-    return n, (x - (n - z)) + (y - z)
-
-
-@kernel
-def _times(hi: float, lo: float, f: float) -> tuple[float, float]:
+def _times(hi: float, lo: float, f: float) -> Pair:
     p = hi * f
     if f == 1.0 or not np.isfinite(p) or abs(hi) > 2.0**990 or abs(f) > 2.0**990:
         return p, lo * f
-    t = _SPLIT * hi
-    xh = t - (t - hi)
-    xl = hi - xh
-    t = _SPLIT * f
-    yh = t - (t - f)
-    yl = f - yh
-    return p, (((xh * yh - p) + xh * yl + xl * yh) + xl * yl) + lo * f
+    p, e = two_prod(hi, f)
+    return p, e + lo * f
 
 
 def product(a: Values, b: Values) -> tuple[Values, Values]:
