@@ -7,10 +7,10 @@ Cases are streamed: one case's operands and one panel of its reference are in me
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,10 @@ import numpy as np
 
 from accuracy_eval.cases import case_id
 from accuracy_eval.digests import sha256_many
-from accuracy_eval.errors import AccuracyEvalError, FileError, InputMismatch, UsageError
+from accuracy_eval.engine.local import LocalPool
+from accuracy_eval.engine.seats import cpu_seats
+from accuracy_eval.engine.work import Done, Lost, Seat
+from accuracy_eval.errors import AccuracyEvalError, EngineError, FileError, InputMismatch, UsageError
 from accuracy_eval.formats import Codes, concrete
 from accuracy_eval.gates import Profile, load_profile
 from accuracy_eval.judge import Rows, SideTensor, facts_of, judge_tensor
@@ -40,11 +43,14 @@ from accuracy_eval.reference_cache import ReferenceCache
 from accuracy_eval.sampled import judge_sampled, scoped
 from accuracy_eval.scaling import with_scales
 from accuracy_eval.store import Dump
+from accuracy_eval.threads import thread_count
 from accuracy_eval.version import PRODUCER
 
 ReferenceMode = Literal["full", "sampled", "auto", "none"]
 Progress = Callable[[int, int, str], None]
 Explainer = Callable[..., TensorResult]
+BATCH = 16  # cases a worker process is given at a time
+MANY_CASES = 1000  # from here on one process a core pays for starting them (2 s each)
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,7 @@ def compare_dumps(
     reference_cache: str | Path | None = None,
     explain: bool = False,
     unit: str | None = None,
+    workers: int | None = None,
     progress: Progress | None = None,
 ) -> Results:
     """Judge one or more dumps (files or folders of parts).
@@ -108,27 +115,116 @@ def compare_dumps(
     reference_cache  folder where references are kept between comparisons and read from
     explain       also name the order of operations that makes each product's bits, of `unit`'s arithmetic or of the dump's own device;
                   it changes no verdict
+    workers       processes that share the cases; None: one a core from 1,000 cases on. The results are the same
     FileError for a file that cannot be used, UsageError for an unknown case or profile. Nothing judged is a result with exit code 2.
     """
     if not paths:
         raise UsageError("compare needs at least one dump")
-    profile = load_profile(gates)
-    dumps = [Dump.open(p) for p in paths]
-    entries = [Entry(label, d) for label, d in zip(_labels(dumps, labels), dumps, strict=True)]
-    explainer = _explainer(unit) if explain else None
-    how = _How(reference, ReferenceCache(reference_cache) if reference_cache else None, cross_format, verify)
-    joined = _join(entries, cases, keep)
+    options = _Options(tuple(map(str, paths)), tuple(labels), gates, reference, reference_cache, cross_format, verify, explain, unit)
     tensors: list[TensorResult] = []
     skipped: list[NotCompared] = []
-    with ExitStack() as stack:
-        for d in dumps:
-            stack.enter_context(d.kept_open())
-        for number, (key, records) in enumerate(joined.items(), 1):
-            for found in _compare_case(entries, records, profile, how, explainer):
-                (skipped if isinstance(found, NotCompared) else tensors).append(found)  # type: ignore[arg-type]
-            if progress:
-                progress(number, len(joined), key[0])
-    return _results(entries, profile, tensors, skipped, reference)
+    with _Comparison(options) as comparison:
+        joined = comparison.join(cases, keep)
+        batches = [list(joined)[i : i + BATCH] for i in range(0, len(joined), BATCH)]
+        crew = _default_workers(len(joined)) if workers is None else workers
+        number = 0
+        for found in comparison.run(batches, joined) if crew == 1 else _shared(options, batches, crew):
+            for key, results in found:
+                for result in results:
+                    (skipped if isinstance(result, NotCompared) else tensors).append(result)  # type: ignore[arg-type]
+                number += 1
+                if progress:
+                    progress(number, len(joined), key[0])
+        return _results(comparison.entries, comparison.profile, tensors, skipped, reference)
+
+
+Found = list[tuple["Key", list[TensorResult | NotCompared]]]
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What is compared and how, as `compare_dumps` was asked: enough to open the same comparison in another process."""
+
+    paths: tuple[str, ...]
+    labels: tuple[str, ...]
+    gates: str
+    reference: ReferenceMode
+    reference_cache: str | Path | None
+    cross_format: bool
+    verify: bool
+    explain: bool
+    unit: str | None
+
+
+class _Comparison:
+    """Open dumps and how to judge them. Use as a context manager."""
+
+    def __init__(self, options: _Options) -> None:
+        self.profile = load_profile(options.gates)
+        dumps = [Dump.open(p) for p in options.paths]
+        self.entries = [Entry(label, d) for label, d in zip(_labels(dumps, options.labels), dumps, strict=True)]
+        self._explainer = _explainer(options.unit) if options.explain else None
+        cache = ReferenceCache(options.reference_cache) if options.reference_cache else None
+        self._how = _How(options.reference, cache, options.cross_format, options.verify)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> _Comparison:
+        for e in self.entries:
+            self._stack.enter_context(e.dump.kept_open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def join(self, cases: Sequence[str] = (), keep: Callable[[Case], bool] = lambda case: True) -> dict[Key, dict[str, CaseRecord]]:
+        return _join(self.entries, cases, keep)
+
+    def run(self, batches: Iterable[Sequence[Key]], joined: Mapping[Key, Mapping[str, CaseRecord]]) -> Iterator[Found]:
+        """The results of each batch."""
+        for batch in batches:
+            for key in batch:  # one at a time: progress is shown as they come
+                yield [(key, list(_compare_case(self.entries, joined[key], self.profile, self._how, self._explainer)))]
+
+
+class _Judge:
+    """A comparison in a worker process; its tasks are batches of keys."""
+
+    def __init__(self, options: _Options, _: Seat) -> None:
+        self._comparison = _Comparison(options).__enter__()
+        self._joined = self._comparison.join()
+
+    def hello(self) -> None:
+        """Nothing needs to be known of it."""
+
+    def run(self, task: Sequence[Key], done: Done) -> None:
+        try:
+            done([pair for found in self._comparison.run([task], self._joined) for pair in found])
+        except AccuracyEvalError as error:
+            done(error)
+
+    def close(self) -> None:
+        self._comparison.__exit__()
+
+
+def _shared(options: _Options, batches: Sequence[Sequence[Key]], workers: int) -> Iterator[Found]:
+    """The results of each batch, in order, by several processes."""
+    waiting: dict[int, Found] = {}
+    following = 0
+    with LocalPool(partial(_Judge, options), cpu_seats(workers)) as pool:
+        for event in pool.run(batches):
+            if isinstance(event, Lost):
+                raise EngineError(f"comparing {batches[event.task][0][0]} and the cases after it: {event.reason}; try --workers 1")
+            if isinstance(event.value, Exception):
+                raise event.value
+            waiting[event.task] = event.value
+            while following in waiting:
+                yield waiting.pop(following)
+                following += 1
+
+
+def _default_workers(cases: int) -> int:
+    """One process a core where the cases are many: what a small case costs is Python's, which threads do not share."""
+    return 1 if cases < MANY_CASES else min(thread_count(), cases // BATCH)
 
 
 def _labels(dumps: Sequence[Dump], given: Sequence[str]) -> list[str]:

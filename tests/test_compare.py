@@ -1,16 +1,20 @@
 """compare: who is off, judged from dumps whose faults are known."""
 
 import math
+import re
+from contextlib import closing
 
+import h5py
 import numpy as np
 import pytest
 
+from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.cases import case_id, make_case, parse_suite
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump import dump
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import CorruptFile, UsageError
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import get_op
@@ -248,3 +252,32 @@ def test_metrics_agree_with_an_independent_computation_to_1e_12(tmp_path, fmt):
     assert metrics["cosine"] == pytest.approx(ae / math.sqrt(aa * ee), rel=1e-12)
     assert metrics["max_abs"] == pytest.approx(np.abs(error).max(), rel=1e-12)
     assert metrics["gain"] == pytest.approx(ae / ee, rel=1e-12)
+
+
+def many(tmp_path, name, device, **table):
+    cases = {"op": "gemm", "shape": ["8x6x32", "16x6x64"], "format": ["float32", "bfloat16"], "seed": list(range(9)), **table}
+    with closing(open_backend(device)) as backend:
+        dump(parse_suite({"name": "many", "cases": [cases]}, "many"), backend, tmp_path / name)
+    return tmp_path / name
+
+
+def test_several_processes_give_the_same_results_in_the_same_order(tmp_path):
+    a, b = many(tmp_path, "a.h5", "cpu"), many(tmp_path, "b.h5", "reference", seed=list(range(8)))
+    seen = []
+    alone = compare_dumps(a, b, workers=1)
+    shared = compare_dumps(a, b, workers=2, progress=lambda done, total, ident: seen.append((done, total, ident)))
+    assert shared == alone
+    assert [n.case_id for n in shared.not_compared]  # seed 8 is in one dump only
+    assert [(done, total) for done, total, _ in seen] == [(i + 1, 36) for i in range(36)]
+
+
+def test_what_is_wrong_with_a_file_is_said_by_whichever_process_reads_it(tmp_path):
+    a = many(tmp_path, "a.h5", "reference")
+    record = Dump.open(a).records[20]
+    with h5py.File(a, "r+") as file:
+        dataset = file[next(t.path for t in record.tensors if t.path)]
+        codes = dataset[...]
+        codes.flat[0] ^= 1
+        dataset[...] = codes
+    with pytest.raises(CorruptFile, match=re.escape(record.id)):
+        compare_dumps(a, workers=2)

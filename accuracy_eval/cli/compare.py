@@ -39,6 +39,9 @@ DEFAULT_FORMS = "xlsx,html,json"
 @click.option("--no-verify", is_flag=True, help="Skip the check of stored digests.")
 @click.option("--to", "forms", help=f"Reports to write: {FORMS}; none for no file (default: {DEFAULT_FORMS}; with --case none).")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that share the cases (default: one a core from 1,000 cases on)."
+)
 @click.option("--strict", is_flag=True, help="A warning exits with 1.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no table.")
 @click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout.")
@@ -66,7 +69,7 @@ def compare_command(
             *dumps, labels=options["labels"], reference=options["reference"], reference_cache=options["reference_cache"],
             gates=options["gates"], cases=options["cases"], keep=keep,
             cross_format=options["cross_format"], verify=not options["no_verify"], explain=options["explain"],
-            unit=options["unit"], progress=update,
+            unit=options["unit"], workers=options["workers"], progress=update,
         )  # fmt: skip
     return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, as_json=as_json)
 

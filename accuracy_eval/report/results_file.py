@@ -25,8 +25,9 @@ def write(results: Results, folder: Path) -> list[Path]:
             value = getattr(results, field.name)
             stream.write(f"{separator} {json.dumps(field.name)}: ")
             if field.name in _LISTS and value:
-                lines = ",\n  ".join(_line(item) for item in value)
-                stream.write(f"[\n  {lines}\n ]")
+                for i, item in enumerate(value):  # one at a time: a text of all would be most of the memory of a large comparison
+                    stream.write(f"{',' if i else '['}\n  {_line(item)}")
+                stream.write("\n ]")
             else:
                 stream.write(_line(value))
             separator = ",\n"
