@@ -11,6 +11,7 @@
     ├── NothingJudged         no case in common, or every case was skipped
     ├── UnsupportedCase       a backend or candidate cannot run the case; recorded, never fatal
     ├── NeverVisited          an expected candidate did not run
+    ├── HostNotReady          hosts of a fleet cannot take part or did not finish; the message lists each with what to do
     ├── MissingDependency     an optional package is needed for this; the message says which extra
     ├── EngineError           worker processes or a cluster could not be started or were lost
     ├── TransferError         a file could not be moved between hosts
@@ -71,6 +72,10 @@ class UnsupportedCase(AccuracyEvalError):
 
 class NeverVisited(AccuracyEvalError):
     """An expected candidate did not run."""
+
+
+class HostNotReady(AccuracyEvalError):
+    """Hosts of a fleet cannot take part or did not finish; the message lists each with what to do."""
 
 
 class MissingDependency(AccuracyEvalError):

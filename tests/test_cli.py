@@ -28,12 +28,12 @@ def dumps(tmp_path_factory):
 def test_help_lists_every_command_and_the_exit_codes(capsys):
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
-    for command in ("dump", "transfer", "compare", "report", "inspect", "merge", "list", "demo"):
+    for command in ("dump", "transfer", "compare", "run", "report", "inspect", "merge", "list", "demo"):
         assert f"\n  {command} " in text
     assert "Exit codes: 0 everything judged passed" in text
 
 
-@pytest.mark.parametrize("command", ["dump", "transfer", "compare", "report", "inspect", "merge", "list", "demo"])
+@pytest.mark.parametrize("command", ["dump", "transfer", "compare", "run", "report", "inspect", "merge", "list", "demo"])
 def test_every_command_has_help_with_an_example(command, capsys):
     assert run([command, "--help"]) == 0
     assert f"accuracy-eval {command}" in capsys.readouterr().out

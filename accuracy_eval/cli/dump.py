@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import click
 
+from accuracy_eval.cli.attended import attended_progress
 from accuracy_eval.cli.progress import progress
 from accuracy_eval.cli.selection import chosen_suite, selection
 
@@ -65,10 +66,18 @@ def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | 
     "--fp8", "encoding", type=click.Choice(["ocp", "fnuz"]), default="ocp", show_default=True, help="fp8 encoding of --device reference."
 )
 @click.option("--huge", is_flag=True, help="Allow tensors over 2^31 elements.")
+@click.option("--attended", is_flag=True, help="Driven by another program (accuracy-eval run): ends when standard input does.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
 @click.option("--json", "as_json", is_flag=True, help="Summary as JSON on stdout.")
 def dump_command(
-    suite: str | None, out: str | None, device: str, encoding: Literal["ocp", "fnuz"], as_json: bool, quiet: bool, **options: Any
+    suite: str | None,
+    out: str | None,
+    device: str,
+    encoding: Literal["ocp", "fnuz"],
+    as_json: bool,
+    quiet: bool,
+    attended: bool,
+    **options: Any,
 ) -> int:
     """Run SUITE (a built-in name or a .toml file) on a device and write OUT. Exits with 1 if a case raised.
 
@@ -94,7 +103,7 @@ def dump_command(
     if out is None:
         raise click.UsageError("give the dump to write: -o FILE")
     with _opened(device, encoding, workers, options) as backend:
-        with progress("dump", quiet=quiet or as_json) as update:
+        with attended_progress() if attended else progress("dump", quiet=quiet or as_json) as update:
             summary = dump(
                 chosen, backend, out, candidates=options["candidates"], repeats=options["repeats"], resume=options["resume"],
                 store_inputs=options["store_inputs"], pack=not options["no_pack"], probe=options["probe"], shard=options["shard"],
@@ -106,7 +115,7 @@ def dump_command(
         import json
 
         click.echo(json.dumps({**dataclasses.asdict(summary), "path": str(summary.path)}))
-    elif not quiet:
+    elif not quiet and not attended:
         click.echo(summary_text(summary, name))
     return 1 if summary.error else 0
 

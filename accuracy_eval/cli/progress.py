@@ -1,52 +1,71 @@
-"""Progress on stderr: a bar with rate and time left on a terminal, a line now and then elsewhere, nothing with -q."""
+"""Progress on stderr: bars with rate and time left on a terminal, a line now and then elsewhere, nothing with -q."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 LINE_EVERY_S = 10.0
+Unit = Literal["cases", "bytes"]
+Update = Callable[[int, int, str], None]
 
 
 @contextmanager
-def progress(title: str, *, quiet: bool = False, unit: str = "cases") -> Iterator[Callable[[int, int, str], None]]:
+def progress(title: str, *, quiet: bool = False, unit: Unit = "cases") -> Iterator[Update]:
     """A function update(done, total, what) for the length of the block."""
+    with progress_of([title], quiet=quiet, unit=unit) as update:
+        yield lambda done, total, what: update(title, done, total, what)
+
+
+@contextmanager
+def progress_of(titles: Sequence[str], *, quiet: bool = False, unit: Unit = "cases") -> Iterator[Callable[[str, int, int, str], None]]:
+    """A function update(title, done, total, what) for several things that go on at once."""
     if quiet:
-        yield lambda done, total, what: None
+        yield lambda title, done, total, what: None
         return
     if not sys.stderr.isatty():
-        yield _lines(title, unit)
+        lines = {title: _lines(title, unit) for title in titles}
+        yield lambda title, done, total, what: lines[title](done, total, what)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[what]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None, what="")
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, what=what)
+    with Progress(*_columns(unit), console=Console(stderr=True), transient=True) as bar:
+        tasks = {title: bar.add_task(title, total=None, what="") for title in titles}
+        yield lambda title, done, total, what: bar.update(tasks[title], completed=done, total=total, what=what)
 
 
-def _lines(title: str, unit: str) -> Callable[[int, int, str], None]:
+def _columns(unit: Unit) -> tuple[ProgressColumn, ...]:
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import TransferSpeedColumn as Speed
+
+    amount = (DownloadColumn(binary_units=True), Speed()) if unit == "bytes" else (MofNCompleteColumn(), TimeElapsedColumn())
+    return (TextColumn("{task.description}"), BarColumn(), *amount, TimeRemainingColumn(), TextColumn("{task.fields[what]}", markup=False))
+
+
+def _lines(title: str, unit: Unit) -> Update:
     started = last = time.monotonic()
+    first: int | None = None
 
     def update(done: int, total: int, what: str) -> None:
-        nonlocal last
+        nonlocal last, first
+        first = done if first is None else first
         now = time.monotonic()
         if now - last < LINE_EVERY_S:
             return
         last = now
-        left = (now - started) / max(done, 1) * (total - done)
+        rate = (done - first) / (now - started)  # what an earlier run had done says nothing about this one's
         # the first cases compile kernels and say nothing about the rest
-        estimate = f", about {left:.0f} s left" if 10 * done >= total else ""
-        print(f"{title}: {done} of {total} {unit}{estimate} ({what})", file=sys.stderr, flush=True)
+        estimate = f", about {(total - done) / rate:.0f} s left" if rate > 0 and 10 * done >= total else ""
+        amount = (
+            f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB, {rate / 2**20:.1f} MiB/s" if unit == "bytes" else f"{done} of {total} {unit}"
+        )
+        print(f"{title}: {amount}{estimate}{f' ({what})' if what else ''}", file=sys.stderr, flush=True)
 
     return update

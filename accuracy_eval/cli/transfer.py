@@ -2,38 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from accuracy_eval.transfer import FileResult
+    from accuracy_eval.transfer import FileResult, Options
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CONNECTION = (
+    click.option("-P", "--port", type=click.IntRange(1, 65535), help="Port, where the ssh configuration names none."),
+    click.option("-i", "--identity", "identities", multiple=True, type=click.Path(dir_okay=False), help="Private key to try first."),
+    click.option("-F", "--ssh-config", "ssh_config", type=click.Path(dir_okay=False), help="This ssh configuration instead of yours."),
+    click.option("--accept-new", is_flag=True, help="Remember an unknown host's key; a changed key is refused all the same."),
+    click.option(
+        "--timeout", default=30.0, show_default=True, type=click.FloatRange(min=1), help="Longest silence of the other side, in seconds."
+    ),
+    click.option(
+        "--retries", default=3, show_default=True, type=click.IntRange(min=0), help="Attempts to go on after a broken connection."
+    ),
+    click.option("--limit", "limit_mb", default=0.0, type=click.FloatRange(min=0), help="Most megabytes a second (default: no limit)."),
+    click.option("-v", "--verbose", is_flag=True, help="Say what is chosen, measured and tried again."),
+)
+
+
+def connection_options(function: F) -> F:
+    """Adds the options of how hosts are reached, shared by the commands that do; `options_of` reads them."""
+    for option in reversed(_CONNECTION):
+        function = option(function)
+    return function
+
+
+def options_of(chosen: dict[str, Any]) -> Options:
+    """Transfer options from what `connection_options` gave."""
+    from accuracy_eval.transfer import Options
+
+    def note(text: str) -> None:
+        if chosen["verbose"]:
+            click.echo(text, err=True)
+
+    return Options(
+        port=chosen["port"],
+        identity_files=tuple(Path(i) for i in chosen["identities"]),
+        config_file=Path(chosen["ssh_config"]) if chosen["ssh_config"] else None,
+        accept_new=chosen["accept_new"],
+        timeout_s=chosen["timeout"],
+        retries=chosen["retries"],
+        rate_limit=chosen["limit_mb"] * 1e6,
+        ask=_ask,
+        note=note,
+    )
 
 
 @click.command("transfer", short_help="Move dumps between hosts over SSH, verified at both ends.")
 @click.argument("sources", nargs=-1, required=True)
 @click.argument("destination")
-@click.option("-P", "--port", type=click.IntRange(1, 65535), help="Port, where the ssh configuration names none.")
-@click.option("-i", "--identity", "identities", multiple=True, type=click.Path(dir_okay=False), help="Private key to try first.")
-@click.option("--accept-new", is_flag=True, help="Remember an unknown host's key; a changed key is refused all the same.")
+@connection_options
 @click.option("--no-resume", is_flag=True, help="Start over instead of continuing a partial file.")
-@click.option(
-    "--timeout", default=30.0, show_default=True, type=click.FloatRange(min=1), help="Longest silence of the other side, in seconds."
-)
 @click.option("--dry-run", is_flag=True, help="Connect and look; write nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
-def transfer_command(
-    sources: tuple[str, ...],
-    destination: str,
-    port: int | None,
-    identities: tuple[str, ...],
-    accept_new: bool,
-    no_resume: bool,
-    timeout: float,
-    dry_run: bool,
-    quiet: bool,
-) -> int:
+def transfer_command(sources: tuple[str, ...], destination: str, no_resume: bool, dry_run: bool, quiet: bool, **connection: Any) -> int:
     """Copy SOURCES (files or folders; local or [user@]host:path) to DESTINATION, like scp: SHA-256 at both ends, resumable.
 
     \b
@@ -41,12 +74,9 @@ def transfer_command(
     accuracy-eval transfer gpu1:a.h5 gpu1:b.h5 .
     """
     from accuracy_eval.cli.progress import progress
-    from accuracy_eval.transfer import Options, transfer
+    from accuracy_eval.transfer import transfer
 
-    options = Options(
-        port=port, identity_files=tuple(Path(i) for i in identities), accept_new=accept_new, timeout_s=timeout, resume=not no_resume,
-        dry_run=dry_run, ask=_ask,
-    )  # fmt: skip
+    options = replace(options_of(connection), resume=not no_resume, dry_run=dry_run)
     with progress("transfer", quiet=quiet, unit="bytes") as update:
         moved = transfer(list(sources), destination, options=options, progress=lambda done, total: update(done, total, ""))
     if not quiet:

@@ -51,6 +51,14 @@ def script(text: str, *words: str) -> str:
     return f"sh -c '{_NAMES}{text}' sh {' '.join(encode_word(w) for w in words)}"
 
 
+_ARGUMENTS = 'n() { printf %b_ "$1"; }; i=$#; while [ $i -gt 0 ]; do w=$(n "$1"); shift; set -- "$@" "${w%_}"; i=$((i-1)); done; '
+
+
+def argument_script(text: str, *words: str) -> str:
+    """The command line that runs `text` in sh with the words, however many, decoded as $1, $2, …; `text` as for `script`."""
+    return f"sh -c '{_ARGUMENTS}{text}' sh {' '.join(encode_word(w) for w in words)}"
+
+
 def absolute_or_dotted(path: str) -> str:
     """The path so that no program takes it for an option."""
     return path if path.startswith("/") else f"./{path}"

@@ -1,0 +1,74 @@
+"""accuracy-eval run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from accuracy_eval.cli.compare import present, report_forms
+from accuracy_eval.cli.progress import progress, progress_of
+from accuracy_eval.cli.transfer import connection_options, options_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from accuracy_eval.fleet import Fleet
+    from accuracy_eval.transfer import Options
+
+
+@click.command("run", short_help="Dump on several hosts at once, fetch, compare: one command.")
+@click.argument("fleet", type=click.Path())
+@click.option("--push", is_flag=True, help="Give the hosts this package; they need what it imports, and their own torch.")
+@click.option("--fresh", is_flag=True, help="Do not go on with what earlier runs left on the hosts.")
+@click.option(
+    "--patience",
+    default=600.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Seconds a host may be out of reach once it has begun.",
+)
+@connection_options
+@click.option("--to", "forms", default="xlsx,json", show_default=True, help="Reports to write: xlsx,json,csv,md,junit; none for no file.")
+@click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: `report` beside the dumps).")
+@click.option("--strict", is_flag=True, help="A warning exits with 1.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress, no table.")
+@click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout.")
+def run_command(
+    fleet: str,
+    push: bool,
+    fresh: bool,
+    patience: float,
+    forms: str,
+    out: str | None,
+    strict: bool,
+    quiet: bool,
+    as_json: bool,
+    **connection: Any,
+) -> int:
+    """Run the suite of FLEET (a .toml file) on all its hosts, bring the dumps here and compare all of them and the reference.
+
+    \b
+    accuracy-eval run fleet.toml
+    accuracy-eval run fleet.toml --push        the hosts need no installation of their own
+    """
+    from accuracy_eval.compare import compare_dumps
+    from accuracy_eval.fleet import load_fleet
+
+    wanted = report_forms(forms)
+    plan = load_fleet(fleet)
+    paths = _dumps(plan, options_of(connection), push=push, fresh=fresh, patience_s=patience, quiet=quiet or as_json)
+    with progress("compare", quiet=quiet or as_json) as update:
+        results = compare_dumps(*paths, gates=plan.gates, reference=plan.reference, progress=update)  # type: ignore[arg-type]
+    return present(results, forms=wanted, out=out or str(plan.out / "report"), strict=strict, quiet=quiet, as_json=as_json)
+
+
+def _dumps(plan: Fleet, options: Options, *, push: bool, fresh: bool, patience_s: float, quiet: bool) -> list[Path]:
+    from accuracy_eval.fleet import Hooks, run_fleet
+
+    def note(text: str) -> None:
+        if not quiet:
+            click.echo(text, err=True)
+
+    with progress_of([h.name for h in plan.hosts], quiet=quiet) as update:
+        return run_fleet(plan, push=push, fresh=fresh, patience_s=patience_s, options=options, hooks=Hooks(update, note))
