@@ -36,7 +36,7 @@ SUITE = """
 name = "fleet"
 [[cases]]
 op = "gemm"
-shape = ["96x64x128", "64x64x64", "33x31x65", "128x16x64", "16x16x32", "24x40x56"]
+shape = ["96x64x128", "64x64x64", "33x31x65", "128x16x64", "384x384x512", "512x384x384"]
 format = ["float32", "bfloat16", "float16"]
 lane = ["random", "exact"]
 """
@@ -304,7 +304,7 @@ def test_a_fleet_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_an_attended_dump_that_nobody_waits_for_ends(tmp_path: Path) -> None:
-    (tmp_path / "suite.toml").write_text(SUITE.replace("16x16x32", "1024x1024x4096"))
+    (tmp_path / "suite.toml").write_text(SUITE.replace("64x64x64", "1024x1024x4096"))
     command = [sys.executable, "-m", "accuracy_eval", "dump", "suite.toml", "--device", "reference", "-o", "x.h5", "--attended"]
     process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdin is not None

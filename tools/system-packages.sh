@@ -1,12 +1,12 @@
 #!/bin/sh
-# Installs what the tests need from the system: an SSH server, ip for hosts of their own, LibreOffice Calc, poppler, compilers for C, C++ and Rust, a headless Chromium.
+# Installs what the tests need from the system: an SSH server, ip for hosts of their own, LibreOffice Calc, poppler, compilers for C, C++
+# and Rust, a headless Chromium.
 # Does nothing where they are there already. Where the system has no Chromium package (Ubuntu), `$1 -m playwright` brings one.
 set -eu
 python=${1:-python3}
 missing=""
 [ -x /usr/sbin/sshd ] || command -v sshd >/dev/null 2>&1 || missing="$missing openssh-server"
 command -v ssh >/dev/null 2>&1 || missing="$missing openssh-client"
-command -v ip >/dev/null 2>&1 || missing="$missing iproute2"
 command -v ip >/dev/null 2>&1 || missing="$missing iproute2"
 command -v soffice >/dev/null 2>&1 || missing="$missing libreoffice-calc"
 command -v pdftoppm >/dev/null 2>&1 || missing="$missing poppler-utils"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from accuracy_eval.cli.compare import present, report_forms
+from accuracy_eval.cli.compare import DEFAULT_FORMS, FORMS, present, report_forms
 from accuracy_eval.cli.progress import progress, progress_of
 from accuracy_eval.cli.transfer import connection_options, options_of
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     help="Seconds a host may be out of reach once it has begun.",
 )
 @connection_options
-@click.option("--to", "forms", default="xlsx,json", show_default=True, help="Reports to write: xlsx,json,csv,md,junit; none for no file.")
+@click.option("--to", "forms", default=DEFAULT_FORMS, show_default=True, help=f"Reports to write: {FORMS}; none for no file.")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: `report` beside the dumps).")
 @click.option("--strict", is_flag=True, help="A warning exits with 1.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no table.")
