@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class ModelBackend(ReferenceBackend):
-    """Products of one unit: one chain of its blocks per element in increasing k, scales, alpha, C and bias in float32 after it.
+    """Products of one unit: one chain of its blocks per element in increasing k (fp8 sums of a short accumulator promoted every 128
+    products, as the default calls of libraries do), scales, alpha, C and bias in float32 after it.
 
     A library on the part may cut or order k otherwise; its outputs then differ from these by rounding only.
     """
@@ -83,7 +84,8 @@ class ModelBackend(ReferenceBackend):
         from accuracy_eval.datapath.predicting import predict
 
         case = prepared.case
-        products = get_op(case.op).products
+        op = get_op(case.op)
+        products = op.products
         made = products(case, prepared.tensors, output.name) if products else ()
         if not made:
             what = f"output {output.name!r} of {case.op}" if products else case.op
@@ -91,7 +93,9 @@ class ModelBackend(ReferenceBackend):
         codes = np.zeros(output.shape, get_format(output.format).storage)
         for product in made:
             try:
-                codes[product.index] = predict(product.gemm, self.unit, output.format, tf32=case.format == "tfloat32")
+                codes[product.index] = predict(
+                    product.gemm, self.unit, output.format, tf32=case.format == "tfloat32", promoted=op.contract(case) == "fp8promoted"
+                )
             except UsageError as error:  # what the unit does not take, in the model's words
                 raise UnsupportedCase(str(error)) from error
         return codes

@@ -21,6 +21,7 @@ _COMMANDS = {
     "gates": "accuracy_eval.cli.gates",
     "explain": "accuracy_eval.cli.explain",
     "probe": "accuracy_eval.cli.probe",
+    "predict": "accuracy_eval.cli.predict",
     "demo": "accuracy_eval.cli.demo",
 }
 _SUMMARIES = {
@@ -35,6 +36,7 @@ _SUMMARIES = {
     "fixtures": "Operands and exact results as files for engines without torch.",
     "gates": "Put known faults into results and show which gate catches them.",
     "explain": "Name the order of operations that makes each product's bits.",
+    "predict": "Write what a matrix unit will return, before anyone has run it.",
     "probe": "Ask a device how it multiplies: its numerics card, compared with known units.",
     "demo": "Compare this machine with a packaged H200 dump and the reference.",
 }

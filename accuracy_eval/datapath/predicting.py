@@ -13,14 +13,16 @@ from accuracy_eval.datapath.units import Unit, find_unit
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Codes, decode, encode, get_format
 
+PROMOTED = 128  # products after which libraries add a short accumulator to a float32 sum
 BLOCK_WIDTHS = (16, 32)  # block scales of these widths are the instruction's own, wider ones are applied to partial sums
 
 
-def predict(gemm: Gemm, unit: str, out: str, *, tf32: bool = False) -> Codes:
+def predict(gemm: Gemm, unit: str, out: str, *, tf32: bool = False, promoted: bool = False) -> Codes:
     """Codes of D [m, n] in format `out` as that unit computes it, one chain of blocks per element in increasing k.
 
     unit  any name of a unit or part
     tf32  float32 operands go through the TF32 instruction: rounded to nearest first as cuBLAS does, cut on CDNA3
+    promoted  an accumulator shorter than float32 is added to a float32 sum every 128 products, as libraries do by default
     Scales of a tensor or of rows multiply the result, scales of 1×128 blocks the sums over each block; 16- and 32-wide block scales are
     the instruction's own and must be values of its scale format. A library may order or split k otherwise: its bits then differ by
     rounding only. UsageError where the unit does not take the formats or its arithmetic is not known.
@@ -29,10 +31,10 @@ def predict(gemm: Gemm, unit: str, out: str, *, tf32: bool = False) -> Codes:
     formats = problem.a_format, problem.b_format
     if tf32 and formats == ("float32", "float32"):
         row = find_unit(unit, "tfloat32")
-        return _composed(row, tf32_conversion(row), problem, out)
+        return _composed(predicted_composition(row, problem, out, pre=tf32_conversion(row)), problem)
     if problem.block in BLOCK_WIDTHS:
         return _block_scaled(unit, problem, out)
-    return _composed(find_unit(unit, formats), "", problem, out)
+    return _composed(predicted_composition(find_unit(unit, formats), problem, out, promoted=promoted), problem)
 
 
 def tf32_conversion(unit: Unit) -> str:
@@ -40,8 +42,10 @@ def tf32_conversion(unit: Unit) -> str:
     return "tf32rz" if unit.arch.startswith("cdna") else "tf32rne"
 
 
-def predicted_composition(unit: Unit, problem: Problem, out: str, *, pre: str = "") -> Composition:
-    """The plainest composition of a unit for a problem: one chain, or one per block of scales; then scales, alpha, C, bias, cast."""
+def predicted_composition(unit: Unit, problem: Problem, out: str, *, pre: str = "", promoted: bool = False) -> Composition:
+    """The plainest composition of a unit for a problem: one chain, or one per block of scales (per 128 products where a short
+    accumulator is promoted); then scales, alpha, C, bias, cast.
+    """
     assert unit.rule is not None
     epilogue: list[str] = []
     if problem.a_scale is not None and not problem.block:
@@ -54,16 +58,17 @@ def predicted_composition(unit: Unit, problem: Problem, out: str, *, pre: str = 
         epilogue.append("+bias")
     order = parse_order(unit.group) if unit.group else None
     name = get_format(out).name
-    return Composition(
-        unit.rule, order or FWD, Pieces(0, problem.block) if problem.block else PLAIN, "blk" if problem.block else "", pre, tuple(epilogue),
-        "" if name == unit.out else name,
-    )  # fmt: skip
+    pieces, join = (Pieces(0, problem.block), "blk") if problem.block else (PLAIN, "")
+    if promoted and not problem.block and unit.rule.P < 23 and unit.out == "float32" and problem.k > PROMOTED:
+        pieces, join = Pieces(0, PROMOTED), "seq"
+    cast = "" if name == unit.out else name
+    return Composition(unit.rule, order or FWD, pieces, join, pre, tuple(epilogue), cast)  # type: ignore[arg-type]
 
 
-def _composed(row: Unit, pre: str, problem: Problem, out: str) -> Codes:
+def _composed(composition: Composition, problem: Problem) -> Codes:
     if problem.k == 0:
         raise UsageError("a model needs at least one product; the contraction is empty")
-    return evaluate(predicted_composition(row, problem, out, pre=pre), problem)
+    return evaluate(composition, problem)
 
 
 def _block_scaled(unit: str, problem: Problem, out: str) -> Codes:
