@@ -8,14 +8,15 @@ from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import case_id, make_case, parse_case, parse_suite
 from accuracy_eval.compare import compare_dumps
+from accuracy_eval.cpu_ref.gemm import panels as problem_panels
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
-from accuracy_eval.ops.quantised import GEMM_RECIPES
+from accuracy_eval.ops.quantised import GEMM_RECIPES, problem
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.quantize import RECIPES
-from accuracy_eval.records import Attribution, Verdict
+from accuracy_eval.records import Attribution, Coded, Verdict
 from accuracy_eval.store import Dump
 
 GEMM = OPS["gemm"]
@@ -115,6 +116,30 @@ def test_rowwise_weights_of_a_backward_product_are_quantised_twice_and_blocks_on
     assert (square[0]["b_t_scale"].codes == square[1]["b_scale"].codes.T).all()
 
 
+def test_a_sum_of_integers_that_is_zero_is_zero_whatever_its_scales():
+    # 113·127·sa·sb − 127·113·sa·sb: in float64 the products with scales differ by a rounding
+    codes = np.array([[113, 127] * 8], np.int8).view(np.uint8), np.array([[127, -113] * 8] * 16, np.int8).view(np.uint8)
+    sides = {"a": codes[0], "b": codes[1]}
+    inputs = {n: Coded(c, "int8") for n, c in sides.items()}
+    scale = np.array([0.1], np.float32), np.linspace(0.3, 0.7, 16, dtype=np.float32)
+    inputs |= {f"{n}_scale": Coded(s.view(np.uint32), "float32") for n, s in zip("ab", scale, strict=True)}
+    case = case_of("int8_rowwise", shape=(("m", 1), ("n", 16), ("k", 16)))
+    (panel,) = problem_panels(problem(case, inputs, "d"), contract="int32acc")
+    assert (panel.values == 0).all()
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+def test_budgets_of_scaled_products_grow_with_the_scales(layout):
+    case = case_of("rowwise", layout=layout)
+    inputs = inputs_of(case)
+    budget = np.concatenate([p.budget for p in problem_panels(problem(case, inputs, "d"), contract="fp8fast")])
+    rows = np.ldexp(1.0, np.arange(48) % 5)
+    scaled = inputs["a_scale"].codes.view(np.float32) * rows.astype(np.float32)
+    inputs = {**inputs, "a_scale": Coded(scaled.view(np.uint32), "float32")}
+    grown = np.concatenate([p.budget for p in problem_panels(problem(case, inputs, "d"), contract="fp8fast")])
+    np.testing.assert_allclose(grown, budget * rows[:, None], rtol=1e-12)
+
+
 def test_hybrid_gradients_are_e5m2_and_its_forward_operands_e4m3():
     inputs = inputs_of(case_of("hybrid", direction="bwd"), "fnuz")
     assert {n: c.format for n, c in inputs.items() if n in ("grad_d", "grad_d_t", "a_t", "b_t")} == {
@@ -162,7 +187,7 @@ SUITE = parse_suite(
             {"op": "gemm", "shape": "48x64x160", "format": ["fp8_e5m2", "fp8_e5m2+fp8_e4m3"], "recipe": ["tensorwise", "rowwise"]},
             {"op": "gemm", "shape": "48x64x160", "format": "fp8_e4m3", "recipe": "tensorwise", "lane": ["random", "exact"],
              "out_format": ["float32", "float16", "fp8_e4m3"]},
-            {"op": "gemm", "shape": "48x64x160", "format": "int8", "recipe": "int8_rowwise", "lane": ["random", "exact"],
+            {"op": "gemm", "shape": ["48x64x160", "256x512x1024"], "format": "int8", "recipe": "int8_rowwise", "lane": ["random", "exact"],
              "direction": ["fwd", "bwd"], "out_format": ["bfloat16", "float32"]},
             {"op": "gemm", "shape": "48x64x160", "format": "fp4_e2m1", "recipe": ["nvfp4", "mxfp4_training"], "direction": ["fwd", "bwd"]},
             {"op": "gemm", "shape": "48x64x160", "format": "fp6_e3m2", "recipe": "mxfp6", "lane": ["random", "exact"]},

@@ -150,7 +150,11 @@ def _panel(problem: Gemm, rows: slice, contract: Contract | None, integer: bool)
     budgets = None if contract is None else np.zeros((2, *shape))
     with one_thread(), np.errstate(invalid="ignore", over="ignore", under="ignore"):  # Inf − Inf and 0·Inf are NaN, silently
         if problem.scalars[0] != 0 and problem.k > 0:
-            _multiply(problem, rows, values, low, budgets, contract if contract is None or not contract.exact else None)
+            _multiply(problem.core, rows, values, low, budgets, contract if contract is None or not contract.exact else None)
+        for scale in problem.outer_scales(rows):
+            values *= scale
+            if budgets is not None:
+                budgets *= np.abs(scale)
         return _finish(problem, rows, values, low, budgets, contract, integer)
 
 

@@ -216,6 +216,37 @@ class Gemm:
             grid = grid.reshape((-1, 1) if channel_axis == 0 else (1, -1))
         return Operand(coded.codes, get_format(coded.format), grid, block)
 
+    @cached_property
+    def core(self) -> Gemm:
+        """The product without `outer_scales`: a sum of products of codes alone has no error where float64 holds them."""
+        left, right = self._outer
+        return replace(
+            self,
+            a_scale=None if left else self.left.scale, a_block=None if left else self.left.block,
+            b_scale=None if right else self.right.scale, b_block=None if right else self.right.block,
+        )  # fmt: skip
+
+    def outer_scales(self, rows: slice) -> tuple[Values, ...]:
+        """Scales that are one along the contraction, and so may multiply the sum: of op(A)'s rows [r or 1, 1], of op(B)'s columns
+        [1, n or 1]. Products that need two numbers keep theirs inside."""
+        left, right = self._outer
+        first = slice(0, 1)
+        found = []
+        if left:
+            found.append(self.left.scale_of(rows, first) if self.layout[0] == "n" else self.left.scale_of(first, rows).T)
+        if right:
+            found.append(self.right.scale_of(first) if self.layout[1] == "n" else self.right.scale_of(slice(None), first).T)
+        return tuple(found)
+
+    @cached_property
+    def _outer(self) -> tuple[bool, bool]:
+        """Whether the scale of A, and that of B, is one along the contraction."""
+        a, b = (
+            operand.scale is not None and not self.wide and operand.scale_grid.shape[axis] == 1
+            for operand, axis in ((self.left, "nt".index(self.layout[0]) ^ 1), (self.right, "nt".index(self.layout[1])))
+        )
+        return a, b
+
     @property
     def m(self) -> int:
         return self._logical(self.left, 0)[0]
