@@ -6,7 +6,7 @@ The first that fits, in the order of `records.Attribution`. Without a reference 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accuracy_eval.diagnose import Context, structural
@@ -64,25 +64,28 @@ def attribute(output: Output, a: Side, b: Side, measured: Measured | None, *, re
         limit = _distance_limit(output, measured)
         verdict = Verdict.FAIL if found or not limit[0] else Verdict.PASS
         return pair(verdict, Attribution.UNDETERMINED, f"{limit[1]}; without a reference nobody can be named", found)
+    return pair(sides, *between(a, b, measured.metrics))
+
+
+def between(a: Side, b: Side, metrics: Mapping[str, Any]) -> tuple[Attribution, str]:
+    """Who is off of two sides that were judged by a reference and measured against each other, and the sentence that says so."""
     good_a, good_b = (s.verdict in (Verdict.PASS, Verdict.WARN) for s in (a, b))
     if a.contract != b.contract:
-        return pair(
-            sides, Attribution.DIFFERENT_CONTRACTS, f"{a.label} promises {a.contract}, {b.label} {b.contract}; each was judged by its own"
-        )
+        text = f"{a.label} promises {a.contract}, {b.label} {b.contract}; each was judged by its own"
+        return Attribution.DIFFERENT_CONTRACTS, text
     named = [s for s in (a, b) if s.off_contract]
     if named and all(s.off_contract or s.verdict in (Verdict.PASS, Verdict.WARN) for s in (a, b)):
-        text = "; ".join(f"{s.label} keeps {s.off_contract} instead of {s.contract}" for s in named)
-        return pair(sides, Attribution.OFF_CONTRACT, text)
+        return Attribution.OFF_CONTRACT, "; ".join(f"{s.label} keeps {s.off_contract} instead of {s.contract}" for s in named)
     if a.verdict is Verdict.FAIL and b.verdict is Verdict.FAIL:
-        return pair(sides, Attribution.BOTH_OFF, f"{a.label} and {b.label} are both off the reference")
+        return Attribution.BOTH_OFF, f"{a.label} and {b.label} are both off the reference"
     if a.verdict is Verdict.FAIL and good_b:
-        return pair(sides, Attribution.A_OFF, f"{a.label} is off; {b.label} is right")
+        return Attribution.A_OFF, f"{a.label} is off; {b.label} is right"
     if b.verdict is Verdict.FAIL and good_a:
-        return pair(sides, Attribution.B_OFF, f"{b.label} is off; {a.label} is right")
+        return Attribution.B_OFF, f"{b.label} is off; {a.label} is right"
     if good_a and good_b:
-        count, total = measured.metrics.get("mismatch_count"), measured.metrics.get("count")
-        return pair(sides, Attribution.EQUIVALENT, f"{number(count)} of {number(total)} elements differ, both sides within their limits")
-    return pair(sides, Attribution.UNDETERMINED, f"{a.label} {a.verdict}, {b.label} {b.verdict}")
+        count, total = metrics.get("mismatch_count"), metrics.get("count")
+        return Attribution.EQUIVALENT, f"{number(count)} of {number(total)} elements differ, both sides within their limits"
+    return Attribution.UNDETERMINED, f"{a.label} {a.verdict}, {b.label} {b.verdict}"
 
 
 # rtol and atol under which two arrays of one format are taken for roundings of one result: those of torch.testing.assert_close

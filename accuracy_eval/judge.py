@@ -323,14 +323,19 @@ def _judge_measured(m: Measured, rounded: Measured, total: Mapping[str, Any], ga
     side = Side(s.label, s.format, s.sha256, Verdict.PASS, s.contract, {**reported(m), **derived}, results, found, tuple(m.worst))
     if math.prod(s.shape) == 0:
         return replace(side, verdict=Verdict.INCONCLUSIVE, note="the output is empty: there is nothing to judge")
-    if found or any(g.passed is False for g in results):
+    return decided(side, fatal=bool(found))
+
+
+def decided(side: Side, *, fatal: bool) -> Side:
+    """The side with the verdict its gates give; `fatal`: something was found that fails under every profile."""
+    if fatal or any(g.passed is False for g in side.gates):
         return replace(side, verdict=Verdict.FAIL)
-    if not any(g.passed for g in results):
+    if not any(g.passed for g in side.gates):
         return replace(side, verdict=Verdict.INCONCLUSIVE, note="no gate of the profile could be applied")
-    near = m.metrics.get("budget_max")
-    if s.contract and near is not None and near > NEAR_BUDGET and any(g.metric == "budget_max" for g in gates):
+    near = side.metrics.get("budget_max")
+    if side.contract and near is not None and near > NEAR_BUDGET and any(g.metric == "budget_max" for g in side.gates):
         return replace(side, verdict=Verdict.WARN, note=f"the worst element uses {number(100 * near, 3)} % of its budget")
-    return side
+    return replace(side, verdict=Verdict.PASS)
 
 
 def _within_the_edge(d: Diagnosis, m: Measured) -> bool:

@@ -11,14 +11,23 @@ from accuracy_eval.cli.compare import FORMS
 @click.argument("results", type=click.Path())
 @click.option("--to", "forms", default="xlsx,html", show_default=True, help=f"{FORMS}.")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
+@click.option("--gates", metavar="PROFILE", help="Judge again under this profile of limits, from the metrics alone.")
 @click.option("-q", "--quiet", is_flag=True, help="No table.")
-def report_command(results: str, forms: str, out: str | None, quiet: bool) -> int:
+def report_command(results: str, forms: str, out: str | None, gates: str | None, quiet: bool) -> int:
     """Write any report from RESULTS (a results.json), without the dumps. The exit code is the comparison's.
+
+    With --gates, limits on numbers that RESULTS do not hold are refused with the reason: compare the dumps again then.
 
     \b
     accuracy-eval report reports/mi300x-vs-h200/results.json --to xlsx,md
+    accuracy-eval report reports/mi300x-vs-h200/results.json --gates strict --to json -o reports/strict
     """
     from accuracy_eval.cli.compare import present, report_forms
     from accuracy_eval.report import load_results
 
-    return present(load_results(results), forms=report_forms(forms), out=out, strict=False, quiet=quiet, as_json=False)
+    loaded = load_results(results)
+    if gates is not None:
+        from accuracy_eval.regating import regated
+
+        loaded = regated(loaded, gates)
+    return present(loaded, forms=report_forms(forms), out=out, strict=False, quiet=quiet, as_json=False)

@@ -1,0 +1,100 @@
+"""Results judged again under another profile, from the metrics they hold: no dump is read and nothing is measured.
+
+What the results cannot answer is refused: a limit on a number they do not hold, a reference that was sampled or absent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from accuracy_eval.attribution import between
+from accuracy_eval.diagnose import fails
+from accuracy_eval.errors import UsageError
+from accuracy_eval.gates import Gate, Profile, load_profile
+from accuracy_eval.judge import decided, facts_of
+from accuracy_eval.metrics.registry import DERIVED
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.ops.spec import Output
+from accuracy_eval.records import Attribution, Pair, Results, Side, TensorResult, Verdict
+
+_STAYS = ("nondeterministic", "never-written", "explained-by-datapath", "not-explained")  # said of the bytes, whatever the limits
+
+
+def regated(results: Results, gates: str) -> Results:
+    """The same comparison under the profile `gates` (a name or a path). UsageError names the first thing that needs the dumps."""
+    profile = load_profile(gates)
+    tensors = tuple(_tensor(t, profile) for t in results.tensors)
+    verdicts = [t.verdict for t in tensors] + [n.verdict for n in results.not_compared]
+    judged = any(t.verdict is not Verdict.INCONCLUSIVE for t in tensors)
+    note = f"judged again under {profile.name}, from the metrics of a comparison under {results.profile}; new failures have no causes named"
+    return replace(
+        results,
+        profile=profile.name,
+        gates=profile.info(),
+        tensors=tensors,
+        verdict=max(verdicts, key=lambda v: v.severity) if judged else Verdict.INCONCLUSIVE,
+        exit_code=max((v.exit_code for v in verdicts), default=2) if judged else 2,
+        notes=(*results.notes, note),
+    )
+
+
+def _tensor(t: TensorResult, profile: Profile) -> TensorResult:
+    gates = profile.applicable(facts_of(t.case, t.family, _output(t), t.sides[0].contract if t.sides else ""))
+    if not t.case.recipe:
+        gates = tuple(replace(g, error="") for g in gates)
+    sides = {s.label: _side(t, s, gates) for s in t.sides}
+    pairs = tuple(_pair(p, sides[p.a], sides[p.b]) for p in t.pairs)
+    verdict = max([*(s.verdict for s in sides.values()), *(p.verdict for p in pairs)], key=lambda v: v.severity, default=t.verdict)
+    return replace(t, verdict=verdict, sides=tuple(sides.values()), pairs=pairs)
+
+
+def _output(t: TensorResult) -> Output:
+    """What the op says about the tensor."""
+    fnuz = any(s.format.endswith("fnuz") for s in t.sides)
+    found = {o.name: o for o in get_op(t.case.op).outputs(t.case, "fnuz" if fnuz else "ocp")}
+    if t.tensor not in found:
+        raise UsageError(f"{t.case_id}: op {t.case.op} of this version has no output {t.tensor!r}; {_REMEDY}")
+    return found[t.tensor]
+
+
+_REMEDY = "compare the dumps again with --gates"
+
+
+def _side(t: TensorResult, side: Side, gates: tuple[Gate, ...]) -> Side:
+    if fails(side.diagnoses) and not side.metrics:  # another shape or format: there was nothing to measure
+        return side
+    if side.scope != "full":
+        raise UsageError(f"{t.case_id} ({side.label}): judged by a sampled reference, whose metrics are not those of the whole; {_REMEDY}")
+    if not side.metrics or side.note.startswith("no reference"):
+        raise UsageError(f"{t.case_id} ({side.label}): judged without a reference, so there is nothing to hold limits against; {_REMEDY}")
+    wanted = [g for g in gates if g.key in side.metrics or g.key not in DERIVED]
+    for gate in wanted:
+        _check_held(t, side, gate)
+    several = any(d.code == "nondeterministic" for d in side.diagnoses)
+    fatal = fails(side.diagnoses) or any(d.code == "never-written" for d in side.diagnoses)
+    again = decided(replace(side, gates=tuple(g.judge(side.metrics) for g in wanted), note=""), fatal=fatal)
+    if several and again.verdict is not Verdict.FAIL:
+        again = replace(again, verdict=Verdict.INCONCLUSIVE, note=f"repeats differ, and results hold the metrics of one; {_REMEDY}")
+    elif again.verdict is Verdict.PASS and side.verdict is Verdict.WARN and "% of its budget" not in side.note:
+        again = replace(again, verdict=Verdict.WARN, note=side.note)
+    both = again.verdict is Verdict.FAIL and side.verdict is Verdict.FAIL
+    kept = side.diagnoses if both else tuple(d for d in side.diagnoses if d.code in _STAYS)
+    return replace(again, diagnoses=kept, off_contract=side.off_contract if both else "", note=again.note or (side.note if both else ""))
+
+
+def _check_held(t: TensorResult, side: Side, gate: Gate) -> None:
+    where = f"{t.case_id} ({side.label}): gate {gate.name}"
+    if gate.round_expected:
+        raise UsageError(f"{where} compares with the expected values rounded to the output format, which results do not hold; {_REMEDY}")
+    if gate.key not in side.metrics:
+        raise UsageError(f"{where} limits {gate.key}, which these results do not hold; {_REMEDY}")
+
+
+def _pair(pair: Pair, a: Side, b: Side) -> Pair:
+    sides = max(a.verdict, b.verdict, key=lambda v: v.severity)
+    if pair.attribution is Attribution.NOT_COMPARABLE:
+        return replace(pair, verdict=max(sides, pair.verdict, key=lambda v: v.severity) if fails((*a.diagnoses, *b.diagnoses)) else sides)
+    if pair.attribution is Attribution.IDENTICAL:
+        return replace(pair, verdict=sides, sentence=f"same bytes; both {sides}")
+    attribution, sentence = between(a, b, pair.metrics)
+    return replace(pair, verdict=sides, attribution=attribution, sentence=sentence)
