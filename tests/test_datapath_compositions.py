@@ -22,7 +22,9 @@ TEXTS = [
     "fp16 T16.25.23 fwd c64 tree *b*a *alpha +fma(c) +bias >float16", "H16.25@-20 fwd", "T8.24.23@-132 fwd c32 rev", "GTR16 fwd", "E4 fwd",
     "Z2 fwd", "W3 fwd", "W4 lanes2x8.4", "M32 fwd", "M32h fwd", "F res16 c4 seq", "T16.25.23 res64 lanes4x8.4 c128 seq",
     "T8.25.23 fwd c200 res32 seq", "T16.25.23 fwd c400 res64 ~bfloat16 seq >bfloat16", "F fwd r16x1 (c16 seq) seq",
-    "P fwd c256 (c2 half) seq", "D fwd r7x32 last", "F fwd r32x1 res4 (c8 tree) ~float16 half >float16",
+    "P fwd c256 (c2 half) seq", "D fwd r7x32 last",
+    "T16.25.23 fwd *alpha ~bfloat16 +fma(c) >bfloat16",
+    "F fwd r32x1 res4 (c8 tree) ~float16 half >float16",
 ]  # fmt: skip
 
 

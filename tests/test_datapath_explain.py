@@ -268,3 +268,17 @@ def test_what_cannot_be_explained_is_refused_with_the_reason() -> None:
     whole = Coded(np.zeros((8, 16), np.uint8), "int8")
     with pytest.raises(UsageError, match="nothing known multiplies int8 × int8"):
         explain(Coded(np.zeros((8, 8), np.uint32), "int32"), whole, whole, layout="nt")
+
+
+def test_a_product_stored_in_16_bits_before_c_is_added_is_named() -> None:
+    """torch.addmm with beta = 1 on an H200: two roundings, outside what the call promises, and explained all the same."""
+    a, b = operands(64, 48, 96, "bfloat16")
+    c = encode(np.random.default_rng(5).standard_normal((64, 48)), "bfloat16")
+    scaled = made_by("T16.25.23 fwd", a, b).codes.view(np.float32) * np.float32(1.5)
+    product = encode(scaled.astype(float), "bfloat16")
+    d = Coded(encode(decode(product, "bfloat16") + decode(c, "bfloat16"), "bfloat16"), "bfloat16")
+    e = explain(d, a, b, layout="nt", alpha=1.5, beta=1.0, c=Coded(c, "bfloat16"), unit="hopper")
+    assert (e.fraction, e.description) == (1.0, "T16.25.23 fwd *alpha ~bfloat16 +fma(c) >bfloat16")
+    assert e.evidence > 500
+    # which sum it was hides behind the two roundings
+    assert all(" ~bfloat16 +fma(c) >bfloat16" in tie for tie in e.ties)

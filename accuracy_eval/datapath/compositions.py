@@ -18,7 +18,8 @@
               ceil(count/2) buffers in turn, the last one takes the buffers in order · blk: acc = fma(piece, scale of A's block ·
               scale of B's block, acc) from +0
     epilogue  *(ab): times the product of the scales, itself rounded · *a*b · *b*a: one after the other · *alpha ·
-              +fma(c): fma(beta, C, ·) · +fma(d): fma(alpha, ·, beta·C), in place of *alpha · +bias
+              +fma(c): fma(beta, C, ·) · +fma(d): fma(alpha, ·, beta·C), in place of *alpha · +bias · ~format: rounded to that format
+              before what follows (a product stored in 16 bits before C is added)
     cast      one rounding to the output's format; the accumulator's own is not written
 
 Arithmetic after the chains is float32 (float64 for D). Split-K through a workspace, promotion inside a kernel and slices of a thread
@@ -91,7 +92,7 @@ def parse(text: str) -> Composition:
             result, stage = replace(result, pieces=pieces), 2
         elif word in JOINS and stage == 2:
             result, stage = replace(result, join=cast(Join, word)), 3
-        elif word in EPILOGUES and stage != 2 and stage <= 4:
+        elif (word in EPILOGUES or (word[0] == "~" and get_format(word[1:]))) and stage != 2 and stage <= 4:
             result, stage = replace(result, epilogue=(*result.epilogue, word)), 4
         elif re.match(r">\w", word) and stage != 2 and stage <= 4:
             result, stage = replace(result, cast=get_format(word[1:]).name), 5

@@ -233,6 +233,8 @@ def finish(composition: Composition, joined: NDArray[Any], problem: Problem) -> 
             if step in SCALINGS:
                 a, b = problem.scale("a"), problem.scale("b")
                 d = d * (a * b) if step == "*(ab)" else ((d * a) * b if step == "*a*b" else (d * b) * a)
+            elif step[0] == "~":
+                d = decode(result_codes(d, "", step[1:]), step[1:]).astype(width)
             elif step == "*alpha":
                 d = d * width(problem.alpha)
             elif step == "+fma(c)":

@@ -263,7 +263,7 @@ class _Search:
         out = []
         for join, partial in product(joins(chain, sub), partials(chain, self.out)):
             joined = join_pieces(join, rounded_pieces(iter(sums), partial), sub)
-            for epilogue in epilogues(sub):
+            for epilogue in epilogues(sub, self.out):
                 composition = replace(base, join=join, epilogue=epilogue, partial=partial)  # type: ignore[arg-type]
                 codes = codes_of(composition, finish(composition, joined, sub))
                 out.append(_Survivor(composition, float(np.mean(self._equal(codes, few)))))
@@ -288,7 +288,7 @@ class _Search:
             yield [c for c in chains if kept.setdefault((c.pre, c.rule), self._plausible(c.pre, c.rule, sub, few))]
 
     def _plausible(self, pre: str, rule: Rule, sub: Problem, few: NDArray[np.int64]) -> bool:
-        composition = Composition(rule, pre=pre, cast=self._cast(rule), epilogue=epilogues(sub)[0])
+        composition = Composition(rule, pre=pre, cast=self._cast(rule), epilogue=epilogues(sub, self.out)[0])
         with np.errstate(invalid="ignore", over="ignore"):
             model = decode(evaluate(composition, sub), self.out) - self.truth[few]
             error = decode(self.actual[few], self.out) - self.truth[few]

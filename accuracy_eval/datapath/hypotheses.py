@@ -179,12 +179,17 @@ def partials(chain: Chain, out: Format) -> tuple[str, ...]:
     return ("", out.name) if chain.pieces.group and out.bits == 16 and chain.rule.accumulator == "float32" else ("",)
 
 
-def epilogues(problem: Problem) -> tuple[tuple[str, ...], ...]:
-    """Epilogues the problem's scales, alpha, C and bias allow, without those that repeat another."""
+def epilogues(problem: Problem, out: Format) -> tuple[tuple[str, ...], ...]:
+    """Epilogues the problem's scales, alpha, C and bias allow, without those that repeat another.
+
+    A product in a 16-bit output may have been stored there before C or the bias was added.
+    """
     scalings: tuple[tuple[str, ...], ...] = ((),)
     if problem.a_scale is not None and not problem.block:
         scalings = tuple((s,) for s in SCALINGS)
     tails: tuple[tuple[str, ...], ...] = ((),) if problem.alpha == 1 else (("*alpha",),)
+    if out.bits == 16 and (problem.c is not None or problem.bias is not None):
+        tails += tuple((*t, f"~{out.name}") for t in tails)
     if problem.c is not None:
         tails = tuple((*t, "+fma(c)") for t in tails) + ((("+fma(d)",),) if problem.alpha != 1 or problem.beta != 1 else ())
     if problem.bias is not None:
