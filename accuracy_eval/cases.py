@@ -30,7 +30,7 @@ from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.ops.spec import validate
 from accuracy_eval.records import Case, OptionValue
 
-LANES = ("random", "exact", "coded")
+LANES = ("random", "exact", "coded", "metamorphic")
 DIRECTIONS = ("fwd", "bwd")
 MAX_ELEMENTS = 1 << 31  # per tensor, without --huge
 _DIM = re.compile(r"([a-z])(\d+)\Z")
@@ -321,6 +321,17 @@ def filter_cases(
     ]
 
 
+def with_bases(cases: Sequence[Case]) -> list[Case]:
+    """The cases, and the ones that metamorphic cases among them are compared with."""
+    found = {case_id(c): c for c in cases}
+    for c in cases:
+        relation = get_op(c.op).relation(c)
+        if relation is not None:
+            for other in relation.others(c):
+                found.setdefault(case_id(other), other)
+    return list(found.values())
+
+
 def _known(kind: str, names: Sequence[str], allowed: Iterable[str]) -> None:
     for name in names:
         if name not in allowed:
@@ -338,6 +349,17 @@ def shape_text(case: Case) -> str:
 
 
 __all__ = [
-    "LANES", "OPS", "Suite", "builtin_suites", "case_id", "filter_cases", "load_suite", "make_case", "parse_case", "parse_suite",
-    "shape_text", "with_seed",
+    "LANES",
+    "OPS",
+    "Suite",
+    "builtin_suites",
+    "case_id",
+    "filter_cases",
+    "load_suite",
+    "make_case",
+    "parse_case",
+    "parse_suite",
+    "shape_text",
+    "with_bases",
+    "with_seed",
 ]  # fmt: skip

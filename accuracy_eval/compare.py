@@ -22,9 +22,10 @@ from accuracy_eval.engine.local import LocalPool
 from accuracy_eval.engine.seats import cpu_seats
 from accuracy_eval.engine.work import Done, Lost, Seat
 from accuracy_eval.errors import AccuracyEvalError, EngineError, FileError, InputMismatch, UsageError
-from accuracy_eval.formats import Codes, concrete
+from accuracy_eval.formats import Codes, Values, concrete
 from accuracy_eval.gates import Profile, load_profile
 from accuracy_eval.judge import Rows, SideTensor, facts_of, judge_tensor
+from accuracy_eval.metamorphic import Run, judge_relation
 from accuracy_eval.ops.operands import operand_codes, quantised_inputs, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, Inputs, Joint, OpSpec, Output, Reference, rows_and_columns
@@ -349,9 +350,12 @@ def _judge_case(
     profile: Profile,
     how: _How,
     explainer: Explainer | None,
-) -> Iterator[TensorResult]:
+) -> Iterator[TensorResult | NotCompared]:
     record = records[entries[0].label]
     case, spec = record.case, get_op(record.case.op)
+    if spec.relation(case) is not None:
+        yield from _judge_relation(entries, records, profile, how)
+        return
     meanings: dict[Encoding, Encoding] = {}
     for encoding in dict.fromkeys(e.encoding for e in entries):
         meanings[encoding] = next((m for m in meanings.values() if _same_numbers(spec, case, m, encoding)), encoding)
@@ -394,6 +398,45 @@ def _judge_case(
             result = replace(result, pairs=tuple(p for p in result.pairs if digests[p.a] != digests[p.b]))
         rules = {label: j.rules[name] for label, j in joints.items() if name in j.rules}
         yield with_scales(result, sides, truths, rules) if rules else result
+
+
+def _judge_relation(
+    entries: Sequence[Entry], records: Mapping[str, CaseRecord], profile: Profile, how: _How
+) -> Iterator[TensorResult | NotCompared]:
+    """A metamorphic case: every dump against its own result of the unchanged operands. No reference is asked."""
+    first = records[entries[0].label]
+    case, spec = first.case, get_op(first.case.op)
+    relation = spec.relation(case)
+    assert relation is not None
+    ids = dict(zip(("base", "partner"), map(case_id, relation.others(case)), strict=False))
+    (output,) = spec.outputs(case, entries[0].encoding)
+    runs = []
+    for e in entries:
+        held = {r.id: r for r in e.dump.records if r.candidate == first.candidate and r.id in ids.values() and r.status == "done"}
+        absent = [ident for ident in ids.values() if ident not in held]
+        if absent:
+            why = f"relation {relation.name} compares with case {absent[0]}, of which {e.dump.path.name} holds no result"
+            yield NotCompared(first.id, spec.family, first.candidate, e.label, Verdict.INCONCLUSIVE, why, case)
+            continue
+        found = {name: _stored_output(e, held[ident], output.name, how.verify) for name, ident in ids.items()}
+        side = _side(e, records[e.label], output.name, how.verify)
+        runs.append(Run(side, found["base"], found.get("partner"), str(e.dump.platform.get("arch") or "")))
+    if not runs:
+        return
+
+    @cache
+    def budget(of: Case) -> Values:
+        encoding = entries[0].encoding
+        inputs = stored_inputs(spec, of, encoding, operand_codes(spec, of, encoding))
+        panels = spec.reference(of, inputs, encoding, first.contract)[output.name].panels()
+        return np.concatenate([p.budget for p in panels if p.budget is not None])
+
+    yield judge_relation(case, first.id, spec.family, first.candidate, output, relation, runs, budget, profile)
+
+
+def _stored_output(e: Entry, record: CaseRecord, name: str, verify: bool) -> Coded:
+    stored = next(t for t in record.tensors if t.role == "output" and t.name == name)
+    return Coded(e.dump.view(record, stored, verify=verify).reshape(stored.shape), stored.format)
 
 
 def _joint(e: Entry, record: CaseRecord, spec: OpSpec, inputs: Inputs, verify: bool) -> Joint:

@@ -94,7 +94,8 @@ class Case:
     recipe       how operands are quantised; "" is not at all
     options      the op's options that differ from their default, sorted by name
     input_class  what the operand values look like ("normal", "cancellation", …)
-    lane         "random", "exact", "coded"; in the last two the operands are the companion's, whatever the class
+    lane         "random"; "exact", "coded": the operands are the companion's, whatever the class; "metamorphic": those of the random
+                 lane, changed as option "relation" says
     direction    "fwd" or "bwd"
     """
 

@@ -66,3 +66,31 @@ def register():
         kept.copy_(d)
         kept[0, 0] += next(_turn) % 2
         return kept
+
+
+def register_unsteady():
+    """Candidates that agree with nobody but look right on one call: each breaks a relation of the metamorphic lane."""
+
+    @ae.candidate("gemm", name="reads-padding")
+    def reads_padding(case, tensors, out):
+        """Reads one element of A beyond the end of each row, and gives it the weight of B's first column."""
+        import torch
+
+        a, b = tensors["a"], tensors["b"]
+        wide = a.as_strided((a.shape[0], a.shape[1] + 1), a.stride()) if a.stride(0) > a.shape[1] else torch.nn.functional.pad(a, (0, 1))
+        out["d"].copy_((wide.float() @ torch.cat([b, b[:, :1]], dim=1).float().t()).to(out["d"].dtype))
+
+    @ae.candidate("gemm", name="by-batch")
+    def by_batch(case, tensors, out):
+        """Scales A by the largest element of the whole batch and keeps 8 bits of it."""
+        import torch
+
+        a, b = tensors["a"].float(), tensors["b"].float()
+        step = a.abs().max() / 127
+        out["d"].copy_((torch.round(a / step) * step @ b.t()).to(out["d"].dtype))
+
+    @ae.candidate("gemm", name="no-tail")
+    def no_tail(case, tensors, out):
+        """Takes whole blocks of 32 products only."""
+        k = tensors["a"].shape[1] // 32 * 32
+        out["d"].copy_(tensors["a"][:, :k] @ tensors["b"][:, :k].t())

@@ -19,6 +19,7 @@ from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError
 from accuracy_eval.formats import get_format
 from accuracy_eval.ops.operands import operand_codes, quantised_inputs, random_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
+from accuracy_eval.ops.relations import Fill
 from accuracy_eval.ops.spec import Operand, OpSpec, Output
 from accuracy_eval.records import Case, Coded
 from accuracy_eval.threads import thread_count
@@ -104,11 +105,13 @@ class TorchBackend:
         else:
             made = operand_codes(spec, case, self.encoding)
         sources, tensors = [], {}
+        relation = spec.relation(case)
+        fill = relation.fill if relation else ""
         for o in operands:
             source, tensor = self._operand(case, o, made.get(o.name))
             sources.append(source)
             tensors[o.name] = self._place(
-                tensor.transpose(-2, -1).contiguous() if o.transposed else tensor, case.input_class if case.lane == "random" else ""
+                tensor.transpose(-2, -1).contiguous() if o.transposed else tensor, case.input_class if case.lane == "random" else "", fill
             )
         return Prepared(case, tuple(sources), tensors)
 
@@ -147,14 +150,19 @@ class TorchBackend:
         digest = self._pool.submit(lambda: sha256_codes(host.result()))
         return Source(o.name, o.format, o.shape, digest, host.result), tensor
 
-    def _place(self, tensor: Any, input_class: str) -> Any:
-        """Views that libraries treat differently: rows wider apart than they are long, and a base 3 elements off alignment."""
-        if input_class not in ("misaligned", "strided"):
+    def _place(self, tensor: Any, input_class: str, fill: Fill = "") -> Any:
+        """Views that libraries treat differently: rows wider apart than they are long, and a base 3 elements off alignment.
+
+        fill  what lies between the rows, where that is not zeros; rows are then wider apart
+        """
+        if input_class not in ("misaligned", "strided") and not fill:
             return tensor
         offset = MISALIGNED_OFFSET if input_class == "misaligned" else 0
         shape = tensor.shape if tensor.dim() == 2 else (1, tensor.numel())
         stride = -(-shape[1] // ROW_PADDING) * ROW_PADDING + ROW_PADDING
         buffer = self.torch.zeros(shape[0] * stride + offset + ROW_PADDING, dtype=tensor.dtype, device=self.device)
+        if fill:
+            buffer.fill_(float("nan") if fill == "nan" else self.torch.finfo(tensor.dtype).max)
         view = buffer.as_strided(tuple(shape), (stride, 1), offset)
         view.copy_(tensor.reshape(shape))
         return view if tensor.dim() == 2 else view[0]

@@ -37,7 +37,7 @@ def chosen_suite(suite: str | None, chosen: dict[str, tuple[str, ...]], *, seed:
     """The named suite filtered by the options, or without a name a suite built from them. UsageError when nothing is left."""
     from dataclasses import replace
 
-    from accuracy_eval.cases import filter_cases, load_suite, parse_suite, with_seed
+    from accuracy_eval.cases import filter_cases, load_suite, parse_suite, with_bases, with_seed
     from accuracy_eval.errors import UsageError
 
     if suite is None:
@@ -53,4 +53,5 @@ def chosen_suite(suite: str | None, chosen: dict[str, tuple[str, ...]], *, seed:
         if not kept:
             raise UsageError(f"suite {suite}: none of its {len(whole.cases)} cases match the given filters")
         found = replace(whole, cases=tuple(kept))
+    found = replace(found, cases=tuple(with_bases(found.cases)))
     return found if seed is None else replace(found, cases=tuple(with_seed(found.cases, seed)))

@@ -105,6 +105,9 @@ CODES: dict[str, Code] = {
         Code("constant", "fact", "all {total} elements are {value}; expected are values from {low} to {high}",
              "one value everywhere", "look for an index that does not advance, or a broadcast", ("value",), facts.constant,
              ("accumulator-plateau",)),
+        Code("relation-broken", "cause", "relation {relation} does not hold: {sentence} ({count} of {total} elements differ)",
+             "two results of one kernel contradict each other", "compare the two calls: operands, shapes, strides",
+             ("relation",)),
         # causes
         Code("fp8-encoding", "cause", "{what} read in the other fp8 encoding (OCP against FNUZ): every value is {gain} × the expected one",
              "bytes of one encoding decoded as the other", "convert between e4m3fn and e4m3fnuz (e5m2 and e5m2fnuz) before the call",

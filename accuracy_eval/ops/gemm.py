@@ -15,7 +15,7 @@ from accuracy_eval.cpu_ref.overflow import Overflows, product_overflows, taken_a
 from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.formats import get_family
 from accuracy_eval.inputs.exact import integer_codes
-from accuracy_eval.ops import quantised
+from accuracy_eval.ops import quantised, relations
 from accuracy_eval.ops.operands import coded_companion, exact_companion
 from accuracy_eval.ops.scaled import first_sentence
 from accuracy_eval.ops.spec import (
@@ -38,7 +38,7 @@ from accuracy_eval.records import Case, OptionValue
 LAYOUTS = ("nt", "nn", "tn", "tt")
 FORMATS = ("float64", "float32", "tfloat32", "float16", "bfloat16")
 OPTIONS: dict[str, OptionValue] = {
-    "alpha": 1.0, "beta": 0.0, "bias": False, "c": "values", "source": "bfloat16", "result_scale": 1.0,
+    "alpha": 1.0, "beta": 0.0, "bias": False, "c": "values", "source": "bfloat16", "result_scale": 1.0, "relation": "scaled",
 }  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     outputs = _outputs(case, encoding)
-    if case.lane != "random":
+    if case.lane not in ("random", "metamorphic"):
         return {
             o.name: Reference(
                 "codes", o.format, o.shape, contract, partial(_companion_panels, case, o, encoding), resolution=_seen(case, o, encoding)
@@ -200,6 +200,9 @@ def _contract(case: Case) -> str:
 
 
 def _refuse(case: Case) -> str | None:
+    reason = relations.refuse(case)
+    if reason:
+        return reason
     if case.recipe:
         return quantised.refuse(case)
     narrow = [f for f in case.format.split("+") if get_family(f) not in FORMATS]
@@ -243,7 +246,8 @@ GEMM = OpSpec(
     recipes=("", *quantised.GEMM_RECIPES),
     received=quantised.received,
     options=OPTIONS,
-    lanes=("random", "exact", "coded"),
+    lanes=("random", "exact", "coded", "metamorphic"),
+    relation=relations.relation_of,
     directions=("fwd", "bwd"),
     refuse=_refuse,
 )

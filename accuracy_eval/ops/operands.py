@@ -26,6 +26,10 @@ def operand_codes(spec: OpSpec, case: Case, encoding: Encoding, *, compiled: boo
     The same bits on every host. `compiled` picks numba (True), numpy (False) or by size (None): equal bits either way.
     """
     operands = spec.operands(case, encoding)
+    relation = spec.relation(case)
+    if relation is not None:
+        unchanged = operand_codes(spec, relation.base(case), encoding, compiled=compiled)
+        return relation.operands(unchanged, {o.name: o.format for o in operands})
     own = spec.own_codes(case, encoding) if spec.own_codes else {}
     if case.lane == "exact" and len(own) == len(operands):
         return {o.name: own[o.name] for o in operands}

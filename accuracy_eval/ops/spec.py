@@ -16,6 +16,7 @@ from accuracy_eval.records import Case, Coded, OptionValue
 if TYPE_CHECKING:
     from accuracy_eval.cpu_ref.operands import Gemm
     from accuracy_eval.cpu_ref.sampling import Sample
+    from accuracy_eval.ops.relations import Relation
 
 Encoding = Literal["ocp", "fnuz"]
 PANEL_ELEMENTS = 1 << 22  # elements per panel of a reference: 32 MiB of float64
@@ -161,6 +162,7 @@ class OpSpec:
     contract    what a call of this case promises, when the case and candidate state nothing else
     received    (case, operands by name in canonical orientation, encoding) -> what a case with a recipe multiplies, by name and as
                 stored: element codes and scales. None: ops that receive their operands as they are
+    relation    (case) -> the metamorphic relation of a case of that lane, None for others
     refuse      (case) -> why this combination does not exist, or None
     derived     (case, encoding) -> tensors that follow from the outputs: judged, never stored; `reference` knows them as well
     joint       (case, inputs as stored, encoding, a side's outputs) -> what those say together; needed where there are derived ones
@@ -182,6 +184,7 @@ class OpSpec:
     recipes: tuple[str, ...] = ("",)
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     lanes: tuple[str, ...] = ("random",)
+    relation: Callable[[Case], Relation | None] = lambda case: None
     directions: tuple[str, ...] = ("fwd",)
     own_codes: Callable[[Case, Encoding], dict[str, NDArray[Any]]] | None = None
     received: Callable[[Case, Inputs, Encoding], dict[str, Coded]] | None = None
