@@ -488,9 +488,10 @@ def _side(e: Entry, record: CaseRecord, name: str, verify: bool) -> SideTensor:
     views = [e.dump.view(record, t, verify=verify) for t in results]
     rows = tuple(_rows_of(v) for v in views)
     unwritten = record.notes.get("never_written", {}).get(name, 0)
+    changed = tuple(record.notes.get("operands_changed", ()))
     first = results[0]
     digest = first.sha256 if verify else ""  # only a verified digest may stand for the bytes
-    return SideTensor(e.label, first.format, first.shape, digest, rows, record.contract, int(unwritten), record.repeats)
+    return SideTensor(e.label, first.format, first.shape, digest, rows, record.contract, int(unwritten), changed, record.repeats)
 
 
 def _rows_of(view: Codes) -> Rows:

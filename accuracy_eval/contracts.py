@@ -18,6 +18,7 @@ from accuracy_eval.formats import get_family, get_format
 LAMBDA = 8.0  # standard deviations a healthy error may reach: 2·Q(8) = 1.2e-15, so no element of any suite exceeds it by chance
 TYPICAL = 2.0  # the same for the root mean square of many elements: rows of 32 reach 0.43 of that (docs/gates.md)
 PARTIALS = 4  # pieces of a split contraction where the contract does not say
+LARGEST_PARTIALS = 0.5  # of a result, that roundings of partial sums may amount to: a promise beyond it is none
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,12 @@ def parse_contract(name: str) -> Contract:
     fmt, pieces = get_format(match[1]), int(match[2] or PARTIALS)
     if fmt.kind != "float" or fmt.scale_only or pieces < 1:
         raise UsageError(f"contract {name!r}: partial sums need a float operand format and at least one piece, found {fmt.name}, {pieces}")
+    most = int(LARGEST_PARTIALS * 2.0 ** (fmt.fraction_bits + 1))
+    if pieces > most:
+        raise UsageError(
+            f"contract {name!r}: {pieces} pieces in {fmt.name} may be off by more than half of what they add up to, so that nothing could "
+            f"fail; allowed: at most {most}"
+        )
     base = CONTRACTS["fp32acc"]
     suffix = f",{pieces}" if match[2] else ""
     return replace(

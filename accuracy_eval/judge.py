@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.attribution import attribute, reported
 from accuracy_eval.contracts import looser_contracts
-from accuracy_eval.diagnose import Context, context_of, diagnose, named, rows_of, structural
+from accuracy_eval.diagnose import Context, context_of, diagnose, fails, named, rows_of, structural
 from accuracy_eval.expectation import expectation_of
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import Gate, Profile
@@ -49,6 +49,7 @@ class SideTensor:
 
     variants       every distinct result of the repeats, first first; all are judged
     never_written  elements that held the poison of both runs
+    changed        operands that the run wrote to: what came later had others
     contract       what the call promised
     derived        metrics of metrics.registry.DERIVED that whoever sees all outputs and operands of the side has found
     """
@@ -60,6 +61,7 @@ class SideTensor:
     variants: tuple[Rows, ...]
     contract: str = ""
     never_written: int = 0
+    changed: tuple[str, ...] = ()
     repeats: int = 1
     derived: Mapping[str, Any] = field(default_factory=dict)
 
@@ -276,17 +278,26 @@ def misfit(s: SideTensor, output: Output) -> Side | None:
     return Side(s.label, s.format, s.sha256, Verdict.FAIL, s.contract, diagnoses=(wrong,), note=wrong.sentence)
 
 
+BROKEN_RUN = ("never-written", "operand-changed")
+
+
+def broken_run(s: SideTensor, total: int) -> list[Diagnosis]:
+    """What fails a run whatever it gave: elements nobody wrote, operands that somebody did."""
+    found = [named("never-written", {"count": s.never_written}, total=total)] if s.never_written else []
+    return [*found, *(named("operand-changed", {"operand": name}) for name in s.changed)]
+
+
 def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequence[Gate], *, normal: bool) -> Side:
     wrong = misfit(s, output)
     if wrong is not None:
         return wrong
     base = Side(s.label, s.format, s.sha256, Verdict.INCONCLUSIVE, s.contract)
     total = math.prod(s.shape)
-    first = [named("never-written", {"count": s.never_written}, total=total)] if s.never_written else []
+    first = broken_run(s, total)
     if len(s.variants) > 1 and not s.never_written:  # where the fills differ, so do the runs
         first.append(named("nondeterministic", {"count": len(s.variants)}, repeats=s.repeats))
     if found is None:
-        verdict = Verdict.FAIL if s.never_written else Verdict.INCONCLUSIVE
+        verdict = Verdict.FAIL if fails(first) else Verdict.INCONCLUSIVE
         return replace(base, verdict=verdict, diagnoses=tuple(first), note="no reference: judged only against the other dumps")
     judged = [_judge_measured(m, r, t, gates, s) for m, r, t in zip(found.truth, found.rounded, found.total, strict=True)]
     side = max(judged, key=lambda j: j.verdict.severity)
@@ -294,7 +305,7 @@ def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequ
         expected = expectation_of(found.problem, s.contract, s.format, side.metrics, normal=normal)
         side = replace(side, expectation=expected)
     verdict, note = side.verdict, side.note
-    if s.never_written:
+    if fails(first):
         verdict = Verdict.FAIL
     elif len(s.variants) > 1 and verdict is Verdict.PASS:
         verdict = Verdict.WARN
@@ -357,7 +368,7 @@ def _name_the_cause(side: Side, s: SideTensor, case: Case, output: Output, found
         case, found.truth[worst], output=output.name, actual=s.variants[worst], expected=found.expected, inputs=inputs, contract=s.contract,
         encoding="fnuz" if output.format.endswith("fnuz") else "ocp",
     )  # fmt: skip
-    mine = [d for d in side.diagnoses if d.code in ("never-written", "nondeterministic")]
+    mine = [d for d in side.diagnoses if d.code in (*BROKEN_RUN, "nondeterministic")]
     return replace(side, diagnoses=(*mine, *diagnose(context)))
 
 

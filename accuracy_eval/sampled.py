@@ -24,7 +24,7 @@ from accuracy_eval.cpu_ref.sampling import LINES, Limits, Sample, chance_limit, 
 from accuracy_eval.diagnose import named
 from accuracy_eval.formats import Values, get_format
 from accuracy_eval.gates import Profile
-from accuracy_eval.judge import Rows, SideTensor, judge_tensor, measure_pair, misfit
+from accuracy_eval.judge import Rows, SideTensor, broken_run, judge_tensor, measure_pair, misfit
 from accuracy_eval.ops.gemm import product_reference
 from accuracy_eval.ops.spec import Inputs, Output, Reference, row_blocks
 from accuracy_eval.ops.spec import Panel as Truth
@@ -118,7 +118,7 @@ class _Part:
     def side(self, s: SideTensor) -> SideTensor:
         held = [self._codes(rows, s.shape) for rows in s.variants]
         variants = tuple((lambda first, end, codes=codes: codes[first:end]) for codes in held)
-        return replace(s, shape=self.output.shape, variants=variants, never_written=0)
+        return replace(s, shape=self.output.shape, variants=variants, never_written=0, changed=())
 
     def _codes(self, rows: Rows, shape: tuple[int, ...]) -> NDArray[Any]:
         if self.axis == 0:
@@ -248,10 +248,8 @@ class _View:
         elif self._blind and side.verdict is Verdict.PASS:
             side = replace(side, verdict=Verdict.WARN, note=self._blind)
         side = replace(side, gates=(*side.gates, gate))
-        if s.never_written:
-            written = named("never-written", {"count": s.never_written}, total=int(np.prod(self.output.shape)))
-            side = replace(side, verdict=Verdict.FAIL, diagnoses=(written, *side.diagnoses))
-        return side
+        broken = broken_run(s, int(np.prod(self.output.shape)))
+        return replace(side, verdict=Verdict.FAIL, diagnoses=(*broken, *side.diagnoses)) if broken else side
 
     @cached_property
     def _blind(self) -> str:

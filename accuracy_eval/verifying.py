@@ -267,7 +267,7 @@ def _judged(result: Result, repeats: int, profile: Profile, truth: _Truth) -> Co
     views = [c.result().reshape(rows_and_columns(result.shape)) for c in result.codes]
     variants = tuple(partial(_rows, view) for view in views)
     contract = truth.reference.contract
-    side = SideTensor(LABEL, result.format, result.shape, "", variants, contract, result.never_written, repeats)
+    side = SideTensor(LABEL, result.format, result.shape, "", variants, contract, result.never_written, repeats=repeats)
     judged = judge_tensor(
         truth.case,
         truth.name,

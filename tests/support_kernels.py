@@ -56,6 +56,13 @@ def register():
         """Writes its result and returns nothing."""
         out["d"].copy_(tensors["a"] @ tensors["b"].t())
 
+    @ae.candidate("gemm", name="eats-its-input")
+    def eats_its_input(case, tensors):
+        """Gives the right result and then overwrites an operand."""
+        d = tensors["a"] @ tensors["b"].t()
+        tensors["b"][0, 0] += 1
+        return d
+
     buffer = {}
 
     @ae.candidate("gemm", name="one-buffer")

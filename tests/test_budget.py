@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -291,6 +292,23 @@ def test_a_resolution_of_ordinary_data_sees_every_k_and_small_gains():
     assert resolution.element_median <= resolution.element
     certain = {"element", "element_median", "row", "column", "tile", "gain", "k_seen", "k_total", "k_unseen"}
     assert set(resolution.as_dict()) == certain | {"element_95", "row_95", "column_95", "gain_95"}
+
+
+@pytest.mark.parametrize("k", [64, 512, 8192])
+def test_the_widest_promise_of_partials_still_fails_gross_faults_and_says_what_it_sees(k):
+    rng = np.random.default_rng(9)
+    a, b = (encode(rng.standard_normal(shape), "bfloat16") for shape in ((48, k), (40, k)))
+    problem = Gemm(Coded(a, "bfloat16"), Coded(b, "bfloat16"), "nt")
+    panel = next(panels(problem, contract="partials(bfloat16,128)"))
+    half = problem.take_rows(np.arange(48))
+    lost = replace(half, a=Coded(a[:, : k // 2], "bfloat16"), b=Coded(b[:, : k // 2], "bfloat16"))
+    faults = {"gain 2": 2 * panel.values, "sign": -panel.values, "half the contraction": next(panels(lost)).values}
+    for name, values in faults.items():
+        assert not within_budget(encode(values, "bfloat16"), panel.values, panel.budget, "bfloat16").all(), name
+    resolution, _, _ = measured(problem, "partials(bfloat16,128)", "bfloat16")
+    size = np.sqrt(np.mean(panel.values**2))
+    assert 0.1 * size < resolution.element < 4 * size
+    assert resolution.gain < 1
 
 
 def test_an_all_zero_reference_has_no_relative_resolution():

@@ -37,6 +37,13 @@ def test_partials_take_any_float_format_and_a_number_of_pieces():
     assert parse_contract(c.name) == c
 
 
+@pytest.mark.parametrize(("fmt", "most"), [("bfloat16", 128), ("float16", 1024), ("float8_e5m2", 4)])
+def test_partials_of_which_nothing_could_fail_are_refused(fmt, most):
+    assert parse_contract(f"partials({fmt},{most})").pieces == most
+    with pytest.raises(UsageError, match=f"{most + 1} pieces in {fmt} may be off .* allowed: at most {most}"):
+        parse_contract(f"partials({fmt},{most + 1})")
+
+
 @pytest.mark.parametrize("name", ["fp33", "partials()", "partials(int8)", "partials(float8_e8m0fnu)", "partials(bfloat16,0)", ""])
 def test_other_names_are_refused(name):
     with pytest.raises(UsageError):

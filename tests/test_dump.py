@@ -42,6 +42,17 @@ def cpu():
     backend.close()
 
 
+def test_an_operand_that_a_kernel_writes_to_is_found_and_given_back(tmp_path, cpu):
+    dump(suite(), cpu, tmp_path / "a.h5", candidates=["eats-its-input", "fills-out"])
+    results = {t.candidate: t for t in compare_dumps(tmp_path / "a.h5").tensors}
+    side = results["eats-its-input"].sides[0]
+    assert side.verdict is Verdict.FAIL
+    first = side.diagnoses[0]
+    assert (first.code, first.evidence) == ("operand-changed", {"operand": "b"})
+    assert first.sentence == "the run wrote to operand b: later runs, and whoever reads it next, get other inputs"
+    assert results["fills-out"].verdict is Verdict.PASS  # ran after it, on the same operands
+
+
 def test_the_same_suite_twice_has_the_same_content_digest(tmp_path, cpu):
     for name in ("a", "b"):
         dump(suite(lane=["random", "exact"]), cpu, tmp_path / f"{name}.h5", candidates=["default"])

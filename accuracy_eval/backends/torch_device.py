@@ -218,6 +218,8 @@ class TorchBackend:
         if reason:
             raise UnsupportedCase(reason)
         tf32 = case.format == "tfloat32"
+        # kernels of others may write to their operands; the copy also gives the next candidate what it should have
+        kept = {} if candidate.built_in else {n: t.detach().clone() for n, t in prepared.tensors.items()}
         found: list[dict[str, Any]] = []
         with flags.case_flags(self.torch, tf32=tf32, device=self.device):
             for index in range(max(1, repeats)):
@@ -229,12 +231,23 @@ class TorchBackend:
                     result = {name: t.detach().clone() for name, t in result.items()}
                 found.append({o.name: self._settled(o, result[o.name], POISONS[index % 2]) for o in outputs})
                 del out
+        changed = self._restored(prepared.tensors, kept)
         if self.on_gpu:
             self.torch.cuda.synchronize()
         # variables that beat the switches: the result stands, and the report says why it may be off
         overruled = flags.overruled(os.environ, tf32=tf32)
         results = tuple(self.result(o, [r[o.name] for r in found]) for o in outputs)
-        return Outcome(results, len(found), {"overruled": overruled} if overruled else {})
+        notes = {"overruled": overruled, "operands_changed": changed}
+        return Outcome(results, len(found), {name: note for name, note in notes.items() if note})
+
+    def _restored(self, tensors: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
+        """Names of the operands whose bytes are not those of their copies any more; they get them back."""
+        changed = []
+        for name, copy in kept.items():
+            if not self.torch.equal(self._integers(tensors[name].detach()), self._integers(copy)):
+                changed.append(name)
+                tensors[name].detach().copy_(copy)
+        return changed
 
     def _call(self, candidate: Candidate, prepared: Prepared, out: dict[str, Any]) -> dict[str, Any]:
         try:

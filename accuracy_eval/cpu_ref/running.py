@@ -141,7 +141,7 @@ def element_budget(contract: Contract, sums: RunningSums, spread: float = LAMBDA
     if contract.partial:
         unit = 2.0 ** -(get_format(contract.partial).fraction_bits + 1)
         largest = np.maximum(np.maximum(sums.rms, sums.root), np.abs(sums.total))
-        budget += contract.pieces * unit * largest
+        budget += min(contract.pieces, sums.k) * unit * largest  # a piece has a product at least
     return budget
 
 
