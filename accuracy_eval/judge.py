@@ -29,6 +29,7 @@ from accuracy_eval.metrics.meter import Meter
 from accuracy_eval.metrics.registry import DERIVED
 from accuracy_eval.metrics.total import TotalMeter
 from accuracy_eval.ops.spec import Inputs, Output, Panel, Reference, row_blocks, rows_and_columns
+from accuracy_eval.quantize import layout_of
 from accuracy_eval.records import Case, Coded, Diagnosis, Side, TensorResult, Verdict
 from accuracy_eval.resolution import ResolutionMeter
 from accuracy_eval.sketch import sketch_of
@@ -270,7 +271,8 @@ def measure_pair(a: SideTensor, b: SideTensor) -> Measured:
 def misfit(s: SideTensor, output: Output) -> Side | None:
     """The FAIL of a tensor whose shape or format is not what the case asks for; None for one that can be judged."""
     if s.shape != output.shape:
-        wrong = named("shape-mismatch", found=str(list(s.shape)), asked=str(list(output.shape)))
+        lies = layout_of(s.shape, output.shape) if output.name == "scale" else ""
+        wrong = named("shape-mismatch", found=str(list(s.shape)) + (f" ({lies})" if lies else ""), asked=str(list(output.shape)))
     elif get_format(s.format).family != get_format(output.format).family:
         wrong = named("format-mismatch", found=s.format, asked=output.format)
     else:

@@ -1,4 +1,4 @@
-"""Faulty results of coded products with scales, made element by element with numpy: what the tests of their diagnoses put in."""
+"""Faulty results of products with scales, coded and random, made with numpy: what the tests of their diagnoses put in."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Side:
 
 @dataclass(frozen=True)
 class CodedProduct:
-    """A coded case with its factors in canonical orientation."""
+    """A case with its factors in canonical orientation."""
 
     case: Case
     a: Side
@@ -53,17 +53,23 @@ class CodedProduct:
         spec = get_op("gemm")
         (output,) = spec.outputs(self.case, "ocp")
         reference = spec.reference(self.case, self.inputs, "ocp", spec.contract(self.case))["d"]
-        expected = np.concatenate([p.values for p in reference.panels()])
+        panels = list(reference.panels())
+        expected = np.concatenate([p.values for p in panels])
         actual = encode(values, output.format)
-        m = measure(Coded(actual, output.format), Coded(expected, output.format))
+        if reference.kind == "codes":
+            m = measure(Coded(actual, output.format), Coded(expected, output.format))
+        else:
+            m = measure(Coded(actual, output.format), expected, budget=np.concatenate([p.budget for p in panels]))
         return diagnose(context_of(
             self.case, m, output="d", actual=rows_of(actual), expected=rows_of(expected), inputs=self.inputs, contract=reference.contract,
         ))  # fmt: skip
 
 
-def coded_product(shape: tuple[int, int, int], fmt: str, recipe: str, layout: str = "nt", *, seed: int = 0) -> CodedProduct:
+def coded_product(
+    shape: tuple[int, int, int], fmt: str, recipe: str, layout: str = "nt", *, seed: int = 0, lane: str = "coded"
+) -> CodedProduct:
     m, n, k = shape
-    case = make_case("gemm", (("m", m), ("n", n), ("k", k)), layout=layout, format=fmt, recipe=recipe, out_format="float32", lane="coded",
+    case = make_case("gemm", (("m", m), ("n", n), ("k", k)), layout=layout, format=fmt, recipe=recipe, out_format="float32", lane=lane,
                      seed=seed)  # fmt: skip
     spec = get_op("gemm")
     inputs = stored_inputs(spec, case, "ocp", operand_codes(spec, case, "ocp"))
@@ -72,6 +78,8 @@ def coded_product(shape: tuple[int, int, int], fmt: str, recipe: str, layout: st
         codes = decode(inputs[name].codes, inputs[name].format)
         scale = inputs[f"{name}_scale"]
         grid: Any = decode(scale.codes, scale.format)
+        if f"{name}_global" in inputs:
+            grid = grid * decode(inputs[f"{name}_global"].codes, "float32")
         high, wide = RECIPES[row].block
         if grid.ndim < 2:
             grid = grid.reshape(-1, 1)

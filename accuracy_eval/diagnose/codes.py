@@ -63,7 +63,8 @@ def _first(*rules: Rule) -> Rule:
 
 _OUT = ("empty", "all-zero", "constant")  # after these nothing about the output's structure is left to say
 _NARROW = ("tf32-like", "bf16-inputs-like", "reduced-partials", "flush-to-zero")
-_PRODUCT = ("epilogue-step", "scale-ignored", "scale-swapped", "scale-index", "k-tail-missing", "lost-k", *_NARROW)
+_SCALES = ("scale-rounding-rule", "amax-stale")
+_PRODUCT = (*_SCALES, "epilogue-step", "scale-ignored", "scale-swapped", "scale-index", "k-tail-missing", "lost-k", *_NARROW)
 _PLACES = ("zero-tail", "rows", "columns", "block", "periodic")
 
 CODES: dict[str, Code] = {
@@ -129,8 +130,12 @@ CODES: dict[str, Code] = {
         Code("scale-rounding-rule", "cause", "{count} of {total} scales differ: they follow the {actual} rule, expected is {expected}",
              "scales were rounded by another rule than the recipe's", "use one rule on both sides, or another recipe's name",
              ("actual", "expected"), scales.scale_rounding_rule),
+        Code("amax-stale", "cause", "{count} of {total} scales differ: all are those of {part}, not of the whole block",
+             "the largest magnitude was taken of a part of the data, or of other data",
+             "check the reduction of amax: its range, and when it runs", ("part",), scales.amax_stale, ("scale-rounding-rule",)),
         Code("transposed", "cause", "the output is the transpose of what is expected", "rows and columns are exchanged",
-             "check the layout of the output and the order of the operands", rule=places.transposed),
+             "check the layout of the output and the order of the operands", rule=places.transposed,
+             unless=_SCALES),
         Code("scale-ignored", "cause", "the scale of operand {operand} was not applied", "scales do not reach the result",
              "check that the scale pointer is passed and not 1", ("operand",), products.scale_ignored, with_=("gain",)),
         Code("scale-swapped", "cause", "the scales of a and b were exchanged", "each operand got the other's scales",
@@ -138,7 +143,7 @@ CODES: dict[str, Code] = {
              with_=("gain",)),
         Code("scale-index", "cause", "scales of operand {operand} were read at the wrong place ({blocks} of {total} blocks): {what}",
              "scale blocks do not belong to the data they multiply", "check block size, stride and swizzle of the scales", ("blocks",),
-             products.scale_index, with_=("gain",)),
+             _first(products.scale_index, scales.stored_elsewhere), with_=("gain",)),
         Code("epilogue-step", "cause", "{step}", "a step after the product is left out or exchanged",
              "check the epilogue the kernel was built with, and the order of its operands", ("step",), epilogues.epilogue_step,
              with_=("gain",)),
@@ -159,7 +164,8 @@ CODES: dict[str, Code] = {
              _first(values.flush_to_zero, products.operands_flushed), _OUT),
         Code("gain", "cause", "the output is {value} × the expected values{power}", "one factor everywhere",
              "compare alpha, scales and encodings with this factor", ("value", "power_of_two"), values.gain,
-             (*_OUT, "fp8-encoding", "accumulator-plateau", "transposed", "epilogue-step", "k-tail-missing", "lost-k", *_NARROW)),
+             (*_OUT, "fp8-encoding", "accumulator-plateau", "transposed", "epilogue-step", "k-tail-missing", "lost-k",
+              *_SCALES, *_NARROW)),
         Code("range-violation", "cause", "{op} is {value} at {index}, outside [{low}, {high}]", "a value the function cannot have",
              "look at the argument there with the reproducer", ("index",), values.range_violation),
         Code("tail-flush", "cause", "{op} is zero for every argument {side} {from_value}, where its value is a normal number",
@@ -195,7 +201,6 @@ CODES: dict[str, Code] = {
 }  # fmt: skip
 
 NOT_NAMED: dict[str, str] = {
-    "amax-stale": "needs the scales of the step before, which no dump holds",
     "cancellation": "a large relative error of a small result is within its budget and fails no gate; the budget says so already",
     "odd-one-out": "compares devices, not one tensor with its truth",
 }

@@ -1,15 +1,16 @@
-"""Rules for scale factors: which rounding rule made them."""
+"""Rules for scale factors: which rounding rule made them, of which part of the data, and where they lie."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.diagnose.context import Finding, Look
-from accuracy_eval.formats import Format, decode, get_format
-from accuracy_eval.quantize import RECIPES, element_format, scale_rule
+from accuracy_eval.formats import Codes, Format, decode, get_format, is_nan
+from accuracy_eval.quantize import RECIPES, element_format, other_layouts, reference_scale, scale_rule
 from accuracy_eval.quantize.recipes import Recipe
 
 MOST_BLOCKS = 1 << 16  # looked at
@@ -40,6 +41,94 @@ def scale_rounding_rule(look: Look) -> Finding | None:
     wanted = recipe.rule if recipe.rule in there else there[0]
     evidence = {"actual": here[0] if len(here) == 1 else " or ".join(here), "expected": wanted}
     return Finding(evidence, {"count": str(int((actual != expected).sum())), "total": str(amax.size)})
+
+
+FEWEST_BLOCKS = 3  # that must differ before scales of few bits say of which part of the data they are
+PREFIX = 256  # elements: a tensor's amax that stops early stops at a multiple of this
+
+
+def amax_stale(look: Look) -> Finding | None:
+    """All scales are those the recipe gives another part of the data: half a block, its first row, the block before."""
+    c = look.context
+    recipe = RECIPES.get(c.recipe)
+    if c.op != "quantize" or recipe is None or look.quiet or not look.open or c.output not in ("", "scale"):
+        return None
+    x = c.inputs.get("x")
+    if x is None or len(x.shape) != 2 or recipe.hadamard or recipe.rule == "nvfp4" or not 0 < x.codes.size <= MOST_ELEMENTS:
+        return None
+    blocks = _blocks(np.abs(decode(x.codes, x.format)).astype(np.float32), recipe)
+    grid = blocks.shape[0], blocks.shape[2]
+    if look.count != grid[0] * grid[1] or c.actual is None or c.expected is None:
+        return None
+    actual, expected = (np.asarray(side(0, look.rows)).reshape(grid) for side in (c.actual, c.expected))
+    if expected.dtype.kind == "f" or look.m.expected_format != look.fmt.name:
+        return None
+    element = element_format(recipe, c.out_format or None, encoding=c.encoding)
+    wrong = int(_differ(actual, expected, look.fmt).sum())
+    if wrong < FEWEST_BLOCKS and look.fmt.bits <= 8:
+        return None
+    parts = [
+        part for part, amax in _parts(blocks) if not _differ(actual, reference_scale(amax, recipe, element), look.fmt).any()
+    ]  # fmt: skip
+    if not parts:
+        return None
+    words = {"count": str(wrong), "total": str(look.count)}
+    return Finding({"part": " or ".join(dict.fromkeys(parts))}, words)
+
+
+def _differ(a: Codes, b: Codes, fmt: Format) -> NDArray[np.bool_]:
+    return np.asarray((a != b) & ~(is_nan(a, fmt) & is_nan(b, fmt)))
+
+
+def _blocks(x: NDArray[np.float32], recipe: Recipe) -> NDArray[np.float32]:
+    """[block rows, rows of a block, blocks along k, elements], tails padded with zeros."""
+    m, n = x.shape
+    height, width = recipe.block[0] or m, recipe.block[1] or n
+    padded = np.zeros((-(-m // height) * height, -(-n // width) * width), np.float32)
+    padded[:m, :n] = x
+    return padded.reshape(padded.shape[0] // height, height, padded.shape[1] // width, width)
+
+
+def _parts(blocks: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Parts of the data whose largest magnitude a faulty reduction takes for the block's: [block rows, blocks along k] each."""
+    rows, height, columns, width = blocks.shape
+    whole = blocks.max(axis=(1, 3))
+    if width > 1:
+        yield "the first half of each block", blocks[..., : width // 2].max(axis=(1, 3))
+        yield "the second half of each block", blocks[..., width // 2 :].max(axis=(1, 3))
+        yield "every second element", blocks[..., ::2].max(axis=(1, 3))
+        yield "each block but its last element", blocks[..., :-1].max(axis=(1, 3))
+    if height > 1:
+        yield "the first row of each block", blocks[:, :1].max(axis=(1, 3))
+        yield "the first half of its rows", blocks[:, : height // 2].max(axis=(1, 3))
+        yield "each block but its last row", blocks[:, :-1].max(axis=(1, 3))
+    if columns > 1:
+        yield "the block before along k", np.roll(whole, 1, axis=1)
+        yield "the block before along k", whole[:, np.maximum(np.arange(columns) - 1, 0)]
+    if rows > 1:
+        yield "the row before", np.roll(whole, 1, axis=0)
+        yield "the row before", whole[np.maximum(np.arange(rows) - 1, 0)]
+    if rows * columns == 1:
+        flat = blocks.reshape(-1)
+        size = PREFIX
+        while size < flat.size:
+            yield f"the first {size} elements", flat[:size].max().reshape(1, 1)
+            size *= 2
+
+
+def stored_elsewhere(look: Look) -> Finding | None:
+    """A quantiser's scales are the right ones in another layout: transposed, or in tiles."""
+    c = look.context
+    if c.op != "quantize" or c.output not in ("", "scale") or look.quiet or not look.open or min(look.rows, look.cols) < 2:
+        return None
+    if c.actual is None or c.expected is None or look.m.expected_format != look.fmt.name or look.count > MOST_BLOCKS:
+        return None
+    actual, expected = (np.asarray(side(0, look.rows)) for side in (c.actual, c.expected))
+    wrong = int((actual != expected).sum())
+    if expected.dtype.kind == "f" or wrong < FEWEST_BLOCKS:
+        return None
+    found = [what for what, moved in other_layouts(expected) if np.array_equal(actual, moved)]
+    return Finding({"blocks": wrong}, {"operand": "x", "what": " or ".join(found), "total": str(look.count)}) if found else None
 
 
 def _rules(amax: NDArray[Any], codes: NDArray[Any], element: Format, fmt: Format, recipe: Recipe) -> list[str]:

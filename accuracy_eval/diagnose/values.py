@@ -41,7 +41,17 @@ def gain(look: Look) -> Finding | None:
         return None
     exponent = round(math.log2(abs(g))) if g else 0
     power = g > 0 and exponent != 0 and abs(g / 2.0**exponent - 1) <= min(8 * se / g, 0.01) + look.fmt.eps / 16
-    return Finding({"value": g, "power_of_two": power}, {"power": f", {2.0**exponent:g} exactly" if power else ", no power of two"})
+    said = f", {2.0**exponent:g} exactly" if power else ", no power of two"
+    return Finding({"value": g, "power_of_two": power}, {"power": said + (_like_an_encoding(look, exponent) if power else "")})
+
+
+def _like_an_encoding(look: Look, exponent: int) -> str:
+    """What to suspect of a factor of 2 per fp8 operand where no byte tells a wrong encoding from a wrong scale."""
+    read = sum(get_format(look.context.inputs[n].format).family in ENCODED for n in ("a", "b") if n in look.context.inputs)
+    if look.context.op != "gemm" or not 1 <= abs(exponent) <= read:
+        return ""
+    which = "an operand was" if abs(exponent) == 1 else "both operands were"
+    return f": as if {which} read in the other fp8 encoding (OCP against FNUZ), or a scale were off by that"
 
 
 def _everywhere(look: Look, shift: float, size: float) -> bool:

@@ -72,11 +72,19 @@ def unswizzle_scales(flat: Codes, rows: int, columns: int) -> Codes:
     return np.ascontiguousarray(tiles.reshape(padded_rows, padded_columns)[:rows, :columns])
 
 
-def misreadings(grid: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+Reading = tuple[str, NDArray[Any]]
+
+
+def misreadings(grid: NDArray[Any]) -> Iterator[Reading]:
     """Ways to read a grid of scales [rows, blocks along k] at the wrong place: (in words, the grid as it is then read).
 
     Of a grid of block numbers, the second says which block stands for which.
     """
+    yield from _shifts(grid)
+    yield from other_layouts(grid)
+
+
+def _shifts(grid: NDArray[Any]) -> Iterator[Reading]:
     rows, columns = grid.shape
     if columns > 1:
         yield "the first block along k was used for all of k", np.broadcast_to(grid[:, :1], grid.shape).copy()
@@ -86,11 +94,32 @@ def misreadings(grid: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
     if rows > 1:
         for shift, text in ((-1, "the next row of scales was used"), (1, "the row of scales before was used")):
             yield text, np.roll(grid, shift, axis=0)
-    if min(rows, columns) > 1:
-        yield "the grid of scales was read transposed", np.ascontiguousarray(grid.T).reshape(grid.shape)
-        yield "the grid of scales was read as if it were stored column by column", grid.reshape(columns, rows).T.copy()
-        tiles = swizzle_scales(grid)
-        yield "scales stored in 32_4_4 tiles were read as plain rows", tiles[: grid.size].reshape(grid.shape)
-        flat = np.zeros(tiles.size, grid.dtype)
-        flat[: grid.size] = grid.reshape(-1)
-        yield "scales stored as plain rows were read as 32_4_4 tiles", unswizzle_scales(flat, rows, columns)
+
+
+def other_layouts(grid: NDArray[Any]) -> Iterator[Reading]:
+    """Misreadings that come of storing the grid one way and reading it another."""
+    rows, columns = grid.shape
+    if min(rows, columns) < 2:
+        return
+    yield "the grid of scales was read transposed", np.ascontiguousarray(grid.T).reshape(grid.shape)
+    yield "the grid of scales was read as if it were stored column by column", grid.reshape(columns, rows).T.copy()
+    tiles = swizzle_scales(grid)
+    yield "scales stored in 32_4_4 tiles were read as plain rows", tiles[: grid.size].reshape(grid.shape)
+    flat = np.zeros(tiles.size, grid.dtype)
+    flat[: grid.size] = grid.reshape(-1)
+    yield "scales stored as plain rows were read as 32_4_4 tiles", unswizzle_scales(flat, rows, columns)
+
+
+def layout_of(found: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """How scales of shape `found` lie where the recipe has a grid of shape `wanted`; "" for no layout that is known."""
+    if len(wanted) != 2 or found == wanted:
+        return ""
+    tiles = _padded_shape(*wanted, TILE_ROWS, TILE_COLUMNS)
+    flat = len(found) == 1 or (len(found) == 2 and 1 in found)
+    if found == wanted[::-1]:
+        return "the blocks along the contraction come first: the grid is transposed"
+    if found == tiles or (len(found) == 2 and found == (wanted[0], tiles[1])):
+        return f"the grid is padded to multiples of {TILE_ROWS if found == tiles else 1} x {TILE_COLUMNS}"
+    if flat and max(found) == tiles[0] * tiles[1]:
+        return "the grid is padded, in the 32_4_4 swizzle of 128 x 4 tiles or in plain rows"
+    return ""
