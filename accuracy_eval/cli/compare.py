@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 FORMS = "xlsx,html,json,csv,md,junit"
 DEFAULT_FORMS = "xlsx,html,json"
+MAX_CHANGES = 40  # lines said about a baseline
 
 
 @click.command("compare", short_help="Judge dumps against the reference and each other; write reports.")
@@ -42,6 +44,7 @@ DEFAULT_FORMS = "xlsx,html,json"
 @click.option(
     "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that share the cases (default: one a core from 1,000 cases on)."
 )
+@click.option("--baseline", type=click.Path(), metavar="RESULTS", help="Say what changed since this results.json.")
 @click.option("--strict", is_flag=True, help="A warning exits with 1.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no table.")
 @click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout.")
@@ -55,6 +58,7 @@ def compare_command(
     accuracy-eval compare mi300x.h5 h200.h5 --gates turbo --op gemm --to json
     accuracy-eval compare h200.h5                       one dump against the reference alone
     accuracy-eval compare mi300x.h5 h200.h5 --op gemm --explain
+    accuracy-eval compare mi300x.h5 h200.h5 --baseline reports/last-week/results.json
     """
     from accuracy_eval.compare import compare_dumps
     from accuracy_eval.errors import UsageError
@@ -63,7 +67,9 @@ def compare_command(
         raise UsageError("--unit says whose arithmetic explains the outputs; give --explain with it")
     # one case looked at again must not replace the report of the whole run
     wanted = report_forms(forms if forms is not None else "none" if options["cases"] and out is None else DEFAULT_FORMS)
-    keep = case_filter({n: options.pop(n) for n in FILTERS})
+    chosen = {n: options.pop(n) for n in FILTERS}
+    keep = case_filter(chosen)
+    before = _baseline(options["baseline"])
     with progress("compare", quiet=quiet or as_json) as update:
         results = compare_dumps(
             *dumps, labels=options["labels"], reference=options["reference"], reference_cache=options["reference_cache"],
@@ -71,7 +77,26 @@ def compare_command(
             cross_format=options["cross_format"], verify=not options["no_verify"], explain=options["explain"],
             unit=options["unit"], workers=options["workers"], progress=update,
         )  # fmt: skip
-    return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, as_json=as_json)
+    if before is None:
+        return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, as_json=as_json)
+    from accuracy_eval.history import changes, summary
+
+    part = bool(options["cases"]) or any(chosen.values())
+    found = [c for c in changes(before, results) if not (part and c.kind == "gone")]  # what was not asked for is not gone
+    results = replace(results, notes=(*results.notes, summary(found, Path(options["baseline"]).name)))
+    code = present(results, forms=wanted, out=out, strict=strict, quiet=quiet, as_json=as_json)
+    if not quiet and not as_json:
+        for change in found[:MAX_CHANGES]:
+            click.echo(change.line)
+        if len(found) > MAX_CHANGES:
+            click.echo(f"and {len(found) - MAX_CHANGES} more changes")
+    return code
+
+
+def _baseline(path: str | None) -> Results | None:
+    from accuracy_eval.report import load_results
+
+    return load_results(path) if path is not None else None
 
 
 def case_filter(chosen: dict[str, tuple[str, ...]]) -> Callable[[Case], bool]:

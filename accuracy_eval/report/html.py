@@ -73,7 +73,7 @@ def write(results: Results, folder: Path) -> list[Path]:
     found = first.findings(results)
     labels = [d.label for d in results.dumps]
     places = {id(line.item): i for i, line in enumerate(lines)}
-    template = _environment().get_template("report.html.j2")
+    template = environment().get_template("report.html.j2")
     page = template.render(
         results=results,
         title=" vs ".join(map(messages.visible, labels)),
@@ -99,7 +99,8 @@ def write(results: Results, folder: Path) -> list[Path]:
     return [path]
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Templates of this package: text is escaped, an unknown name is an error, `source(name)` puts a file in as it is."""
     loader = PackageLoader("accuracy_eval.report", "templates")
     environment = Environment(
         loader=loader, autoescape=select_autoescape(("html", "j2")), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

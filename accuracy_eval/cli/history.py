@@ -1,0 +1,31 @@
+"""accuracy-eval history."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("history", short_help="Chart a metric over dated results, library versions on the axis.")
+@click.argument("folder", type=click.Path())
+@click.option("--metric", default="rel_fro", show_default=True, help="What to chart (accuracy-eval list metrics).")
+@click.option("--case", "cases", multiple=True, metavar="ID", help="Only this case id.")
+@click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for history.html and history.csv (default: FOLDER).")
+@click.option("-q", "--quiet", is_flag=True, help="No text.")
+def history_command(folder: str, metric: str, cases: tuple[str, ...], out: str | None, quiet: bool) -> int:
+    """Read every results.json below FOLDER with a date in its path, and chart METRIC of every dump's tensors over the dates.
+
+    \b
+    accuracy-eval history reports/nightly
+    accuracy-eval history reports/nightly --metric budget_max --case gemm.m512.n128.k256.nt.bfloat16.normal.s42
+    """
+    from accuracy_eval.history import dated_results, series, write_history
+
+    dated = dated_results(folder)
+    found = series(dated, metric, cases)
+    written = write_history(dated, metric, found, out or folder)
+    if not quiet:
+        moved = sum(s.spread != 1 for s in found)
+        click.echo(f"{len(dated)} results, {dated[0].date} to {dated[-1].date}: {metric} moved in {moved} of {len(found)} series")
+        for path in written:
+            click.echo(f"  {path}")
+    return 0
