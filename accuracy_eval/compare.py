@@ -50,7 +50,7 @@ from accuracy_eval.version import PRODUCER
 ReferenceMode = Literal["full", "sampled", "auto", "none"]
 Progress = Callable[[int, int, str], None]
 Explainer = Callable[..., TensorResult]
-BATCH = 16  # cases a worker process is given at a time
+BATCH = 16  # cases a worker process is given at a time, at most
 MANY_CASES = 1000  # from here on one process a core pays for starting them (2 s each)
 
 
@@ -126,8 +126,8 @@ def compare_dumps(
     skipped: list[NotCompared] = []
     with _Comparison(options) as comparison:
         joined = comparison.join(cases, keep)
-        batches = [list(joined)[i : i + BATCH] for i in range(0, len(joined), BATCH)]
         crew = _default_workers(len(joined)) if workers is None else workers
+        batches = _batches(list(joined), crew)
         number = 0
         for found in comparison.run(batches, joined) if crew == 1 else _shared(options, batches, crew):
             for key, results in found:
@@ -221,6 +221,12 @@ def _shared(options: _Options, batches: Sequence[Sequence[Key]], workers: int) -
             while following in waiting:
                 yield waiting.pop(following)
                 following += 1
+
+
+def _batches(keys: Sequence[Key], workers: int) -> list[Sequence[Key]]:
+    """Keys as they are dealt: several at a time where cases are many, and enough deals that nobody waits long at the end."""
+    size = max(1, min(BATCH, len(keys) // (8 * workers)))
+    return [keys[i : i + size] for i in range(0, len(keys), size)]
 
 
 def _default_workers(cases: int) -> int:
