@@ -117,12 +117,16 @@ def test_rowwise_weights_of_a_backward_product_are_quantised_twice_and_blocks_on
 
 
 def test_a_sum_of_integers_that_is_zero_is_zero_whatever_its_scales():
-    # 113·127·sa·sb − 127·113·sa·sb: in float64 the products with scales differ by a rounding
-    codes = np.array([[113, 127] * 8], np.int8).view(np.uint8), np.array([[127, -113] * 8] * 16, np.int8).view(np.uint8)
+    a = [78, -25, 84, -36, -10, 52, 89, -20, -127, -29, 90, 83, -81, 43, 123, 1]
+    b = [-99, 2, 10, -78, -70, 68, -59, -63, 29, 120, 93, -71, -36, 116, 6, -77]
+    assert np.dot(a, b) == 0
+    codes = np.array([a], np.int8).view(np.uint8), np.array([b] * 16, np.int8).view(np.uint8)
     sides = {"a": codes[0], "b": codes[1]}
     inputs = {n: Coded(c, "int8") for n, c in sides.items()}
     scale = np.array([0.1], np.float32), np.linspace(0.3, 0.7, 16, dtype=np.float32)
     inputs |= {f"{n}_scale": Coded(s.view(np.uint32), "float32") for n, s in zip("ab", scale, strict=True)}
+    inside = (codes[0].view(np.int8) * scale[0].astype(np.float64)) @ (codes[1].view(np.int8) * scale[1].astype(np.float64)[:, None]).T
+    assert np.count_nonzero(inside) > 10  # what scaling first would leave
     case = case_of("int8_rowwise", shape=(("m", 1), ("n", 16), ("k", 16)))
     (panel,) = problem_panels(problem(case, inputs, "d"), contract="int32acc")
     assert (panel.values == 0).all()
