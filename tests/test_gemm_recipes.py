@@ -258,8 +258,8 @@ def test_codes_of_another_quantiser_are_other_inputs(tmp_path, monkeypatch):
     dump(suite, ReferenceBackend(), tmp_path / "a.h5")
     from accuracy_eval.ops import quantised
 
-    def flipped(case, factor, sources, encoding, wanted=quantised.quantise_factor):
-        q = wanted(case, factor, sources, encoding)
+    def flipped(case, factor, sources, encoding, compiled, wanted=quantised.quantise_factor):
+        q = wanted(case, factor, sources, encoding, compiled)
         q.codes[3, 4] ^= 1
         return q
 

@@ -514,3 +514,21 @@ def test_element_formats_follow_family_and_encoding():
     assert element_format("mxfp8", encoding="fnuz").name == "float8_e4m3fnuz"
     assert element_format("mxfp4", encoding="fnuz").name == "float4_e2m1fn"
     assert element_format("mxfp6", "fp6_e3m2") is get_format("float6_e3m2fn")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float32"])
+def test_numpy_gives_the_bits_of_the_compiled_loops(recipe, fmt):
+    rng = np.random.default_rng(5)
+    bits = 32 if fmt == "float32" else 16
+    every = rng.permutation(1 << 16).astype(np.uint32) << (bits - 16)  # with NaN, infinities and subnormals of either sign
+    tame = encode(rng.standard_normal((96, 176)) * 10.0 ** rng.integers(-6, 3, (96, 1)), fmt)
+    for x in (every.astype(f"u{bits // 8}").reshape(256, 256), tame, tame[:1], tame[:0]):
+        for element in RECIPES[recipe].elements or ("fp8_e4m3", "fp8_e5m2"):
+            for encoding in ("ocp", "fnuz"):
+                a, b = (quantize(x, fmt, recipe, element=element, encoding=encoding, compiled=c) for c in (True, False))
+                assert (a.codes == b.codes).all()
+                assert (a.scale == b.scale).all()
+                assert a.global_scale == b.global_scale
+                values = [dequantize(a, compiled=c) for c in (True, False)]
+                np.testing.assert_array_equal(*values)

@@ -117,8 +117,8 @@ class TorchBackend:
 
     def _quantised(self, spec: OpSpec, case: Case) -> Prepared:
         """Codes and scales made on the host by our quantiser, then copied: the device never rounds an operand."""
-        codes = operand_codes(spec, case, self.encoding)
-        made = quantised_inputs(spec, case, stored_inputs(spec, case, self.encoding, codes))
+        codes = operand_codes(spec, case, self.encoding, compiled=False if self.on_gpu else None)
+        made = quantised_inputs(spec, case, stored_inputs(spec, case, self.encoding, codes, compiled=not self.on_gpu))
         tensors = {name: self.to_device(coded.codes, coded.format) for name, coded in made.items()}
         sources = (self._source(o.name, Coded(codes[o.name], o.format)) for o in spec.operands(case, self.encoding))
         return Prepared(case, tuple(sources), tensors, tuple(self._source(name, coded) for name, coded in made.items()))

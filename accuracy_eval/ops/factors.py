@@ -86,7 +86,7 @@ def scale_format(recipe: Recipe) -> Format:
     return get_format(SCALE_RULES[recipe.rule].scale_format)
 
 
-def quantise_factor(case: Case, factor: Factor, sources: Mapping[str, Coded], encoding: Encoding) -> Quantised:
+def quantise_factor(case: Case, factor: Factor, sources: Mapping[str, Coded], encoding: Encoding, compiled: bool = True) -> Quantised:
     """The factor's codes and scales, from the operand in canonical orientation.
 
     Where the recipe requantises, a transposed factor is made from the dequantised forward one, rounded to the operand's format.
@@ -94,18 +94,19 @@ def quantise_factor(case: Case, factor: Factor, sources: Mapping[str, Coded], en
     source, recipe = sources[factor.source], factor_recipe(case.recipe, factor)
     x = source.codes
     if factor.transposed and not factor.gradient and recipe.requantised:
-        x = encode(dequantize(quantise_factor(case, FACTORS[factor.source], sources, encoding)), source.format)
+        forward = quantise_factor(case, FACTORS[factor.source], sources, encoding, compiled)
+        x = encode(dequantize(forward, compiled=compiled), source.format)
     if factor.transposed:
         x = np.ascontiguousarray(x.T)
-    return quantize(x, source.format, recipe, element=factor_format(case, factor, encoding))
+    return quantize(x, source.format, recipe, element=factor_format(case, factor, encoding), compiled=compiled)
 
 
-def unscaled_factor(case: Case, factor: Factor, sources: Mapping[str, Coded], encoding: Encoding) -> Quantised:
+def unscaled_factor(case: Case, factor: Factor, sources: Mapping[str, Coded], encoding: Encoding, compiled: bool = True) -> Quantised:
     """The factor of a companion: the operand's own integers as codes, every scale 1."""
     source, recipe = sources[factor.source], factor_recipe(case.recipe, factor)
     x = np.ascontiguousarray(source.codes.T) if factor.transposed else source.codes
     element = factor_format(case, factor, encoding)
-    layout = quantize(np.zeros_like(x), source.format, recipe, element=element)
+    layout = quantize(np.zeros_like(x), source.format, recipe, element=element, compiled=compiled)
     ones = encode(np.ones(layout.scale.shape), layout.scale_format)
     one = None if layout.global_scale is None else encode(np.ones(()), "float32")
     return Quantised(

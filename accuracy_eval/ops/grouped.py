@@ -144,23 +144,24 @@ def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
 # factors
 
 
-def _received(case: Case, sources: Inputs, encoding: Encoding) -> dict[str, Coded]:
+def _received(case: Case, sources: Inputs, encoding: Encoding, compiled: bool) -> dict[str, Coded]:
     found = {"group_lens": sources["group_lens"]}
     for factor in factors_of(case.direction):
-        q = _quantised(case, factor, sources, encoding)
+        q = _quantised(case, factor, sources, encoding, compiled)
         found.update(as_inputs(factor.name, q, transposed=case.direction == "fwd" and factor.name == "b" and case.layout[1] == "n"))
     return found
 
 
-def _quantised(case: Case, factor: Factor, sources: Inputs, encoding: Encoding) -> Quantised:
+def _quantised(case: Case, factor: Factor, sources: Inputs, encoding: Encoding, compiled: bool) -> Quantised:
     """A factor with the contracted axis last: [t, ·], [g, ·, ·], or where groups are contracted [·, t] quantised group by group, its
     blocks [·, blocks of all groups] and its rows' scales [g, ·]."""
     source, recipe, element = sources[factor.source], factor_recipe(case.recipe, factor), factor_format(case, factor, encoding)
     x = source.codes if factor.weights else source.codes[: case.dims["g"] * case.dims["m"]]
     if factor.transposed and not factor.gradient and recipe.requantised and case.lane == "random":
-        forward = _quantised(case, FACTORS[factor.source], sources, encoding)
-        x = encode(dequantize(forward), source.format)[: len(x)]
-    quantise = partial(_unscaled if case.lane == "exact" else quantize, fmt=source.format, recipe=recipe, element=element)
+        forward = _quantised(case, FACTORS[factor.source], sources, encoding, compiled)
+        x = encode(dequantize(forward, compiled=compiled), source.format)[: len(x)]
+    how = _unscaled if case.lane == "exact" else quantize
+    quantise = partial(how, fmt=source.format, recipe=recipe, element=element, compiled=compiled)
     if factor.weights:
         return quantise(np.ascontiguousarray(np.swapaxes(x, -1, -2)) if factor.transposed else x)
     if not factor.transposed:
@@ -178,9 +179,9 @@ def _quantised(case: Case, factor: Factor, sources: Inputs, encoding: Encoding) 
     )
 
 
-def _unscaled(codes: Codes, *, fmt: str, recipe: Recipe, element: Any, global_scale: float = 1.0) -> Quantised:
+def _unscaled(codes: Codes, *, fmt: str, recipe: Recipe, element: Any, compiled: bool, global_scale: float = 1.0) -> Quantised:
     """Integers as element codes, every scale 1."""
-    layout = quantize(np.zeros_like(codes), fmt, recipe, element=element)
+    layout = quantize(np.zeros_like(codes), fmt, recipe, element=element, compiled=compiled)
     one = None if layout.global_scale is None else encode(np.ones(()), "float32")
     scale = encode(np.ones(layout.scale.shape), layout.scale_format)
     return replace(layout, codes=encode(decode(codes, fmt), element), scale=scale, inv_scale=None, global_scale=one)

@@ -93,14 +93,16 @@ def as_stored(operand: Operand, codes: Codes) -> Codes:
     return np.ascontiguousarray(np.swapaxes(codes, -1, -2)) if operand.transposed else codes
 
 
-def stored_inputs(spec: OpSpec, case: Case, encoding: Encoding, codes: dict[str, Codes]) -> dict[str, Coded]:
+def stored_inputs(
+    spec: OpSpec, case: Case, encoding: Encoding, codes: dict[str, Codes], *, compiled: bool = True
+) -> dict[str, Coded]:  # fmt: skip
     """The inputs a reference takes, with formats: operands in stored orientation; under a recipe what the op receives, and besides
-    the unquantised operands as `NAME_source`, in canonical orientation."""
+    the unquantised operands as `NAME_source`, in canonical orientation. `compiled` as in `quantize`."""
     operands = spec.operands(case, encoding)
     if not case.recipe or spec.received is None:
         return {o.name: Coded(as_stored(o, codes[o.name]), o.format) for o in operands}
     sources = {o.name: Coded(codes[o.name], o.format) for o in operands}
-    return {**spec.received(case, sources, encoding), **{f"{name}_source": coded for name, coded in sources.items()}}
+    return {**spec.received(case, sources, encoding, compiled), **{f"{name}_source": coded for name, coded in sources.items()}}
 
 
 def quantised_inputs(spec: OpSpec, case: Case, inputs: Inputs) -> dict[str, Coded]:

@@ -54,14 +54,14 @@ def stored_transposed(case: Case, factor: Factor) -> bool:
     return case.direction == "fwd" and {"a": case.layout[0] == "t", "b": case.layout[1] == "n"}.get(factor.name, False)
 
 
-def received(case: Case, sources: Mapping[str, Coded], encoding: Encoding) -> dict[str, Coded]:
+def received(case: Case, sources: Mapping[str, Coded], encoding: Encoding, compiled: bool = True) -> dict[str, Coded]:
     """Codes and scales of every factor of the case, as the op receives them. sources: canonical orientation."""
     found: dict[str, Coded] = {}
     for factor in factors_of(case.direction):
         if case.lane == "coded":
             q = _coded_factor(case, factor, encoding)
         else:
-            q = (quantise_factor if case.lane == "random" else unscaled_factor)(case, factor, sources, encoding)
+            q = (quantise_factor if case.lane == "random" else unscaled_factor)(case, factor, sources, encoding, compiled)
         found.update(as_inputs(factor.name, q, transposed=stored_transposed(case, factor)))
     return found
 

@@ -160,8 +160,8 @@ class OpSpec:
     products    (case, inputs as stored, output name) -> the matrix products that make that output; empty where none does, or where they are
                 not all there is to it. None: the op multiplies no matrices
     contract    what a call of this case promises, when the case and candidate state nothing else
-    received    (case, operands by name in canonical orientation, encoding) -> what a case with a recipe multiplies, by name and as
-                stored: element codes and scales. None: ops that receive their operands as they are
+    received    (case, operands by name in canonical orientation, encoding, compiled) -> what a case with a recipe multiplies, by name
+                and as stored: element codes and scales. None: ops that receive their operands as they are
     relation    (case) -> the metamorphic relation of a case of that lane, None for others
     refuse      (case) -> why this combination does not exist, or None
     derived     (case, encoding) -> tensors that follow from the outputs: judged, never stored; `reference` knows them as well
@@ -187,7 +187,7 @@ class OpSpec:
     relation: Callable[[Case], Relation | None] = lambda case: None
     directions: tuple[str, ...] = ("fwd",)
     own_codes: Callable[[Case, Encoding], dict[str, NDArray[Any]]] | None = None
-    received: Callable[[Case, Inputs, Encoding], dict[str, Coded]] | None = None
+    received: Callable[[Case, Inputs, Encoding, bool], dict[str, Coded]] | None = None
     refuse: Callable[[Case], str | None] = lambda case: None
     derived: Callable[[Case, Encoding], tuple[Output, ...]] = lambda case, encoding: ()
     joint: Callable[[Case, Inputs, Encoding, Mapping[str, Coded]], Joint] | None = None

@@ -74,6 +74,7 @@ def quantize(
     scale: Codes | None = None,
     overflow: Overflow | None = None,
     threads: int | None = None,
+    compiled: bool = True,
 ) -> Quantised:
     """`codes` of `fmt` (float32, bfloat16 or float16) quantised by `recipe`, blocks running along `axis`, the contraction axis.
 
@@ -82,7 +83,7 @@ def quantize(
     place of fl32(amax / (448·6)). scale : scale codes to use in place of the recipe's, shaped as the recipe stores them: the codes a
     correct quantiser gives under somebody else's scales. overflow : what rounds beyond the largest code value used, and an infinity
     under a finite scale, becomes; None is the recipe's own (saturate, but where a row says otherwise). threads : None takes all
-    cores; the bits do not depend on it.
+    cores; compiled : by numba, else by numpy; the bits depend on neither.
 
     Square blocks tile `axis` and the last of the other axes; tail blocks are partial. A block holding NaN or Inf dequantises to
     NaN as a whole (`unit` excepted: Inf saturates); element codes there are NaN where the format has NaN and the scaled value is
@@ -105,7 +106,7 @@ def quantize(
     axis %= x.ndim
     if r.hadamard:
         x, source = hadamard16(x, source, axis=axis), get_format("float32")
-    work = _Work(r, elem, source, _matrices(x, axis, r), r.block, threads)
+    work = _Work(r, elem, source, _matrices(x, axis, r), r.block, threads, _loops(compiled))
     amax = work.amax()
     g = _global_scale(amax, r, elem, global_scale)
     t = target(r, elem, global_scale=1.0 if g is None else float(g))
@@ -138,6 +139,13 @@ def quantize(
     )
 
 
+def _loops(compiled: bool) -> Any:
+    """The module of inner loops; numba loads with the first quantisation, not with the import."""
+    from accuracy_eval.quantize import kernels, plain
+
+    return kernels if compiled else plain
+
+
 def block_maxima(codes: Codes, fmt: str | Format, recipe: str | Recipe, *, axis: int = -1) -> NDArray[np.float32]:
     """Largest magnitude of what shares each scale, float32, in the shape the recipe stores scales; operand as in `quantize`."""
     r, source, x = get_recipe(recipe), get_format(fmt), np.asarray(codes)
@@ -145,7 +153,7 @@ def block_maxima(codes: Codes, fmt: str | Format, recipe: str | Recipe, *, axis:
     if r.hadamard:
         x, source = hadamard16(x, source, axis=axis), get_format("float32")
     _, shape = _scale_shape(x.shape, axis, r)
-    flat = _Work(r, get_format("float32"), source, _matrices(x, axis, r), r.block, None).amax()
+    flat = _Work(r, get_format("float32"), source, _matrices(x, axis, r), r.block, None, _loops(compiled=True)).amax()
     return _in_operand_order(flat, shape, _moved_shape(x.shape, axis), axis)
 
 
@@ -223,6 +231,7 @@ class _Work:
     x: Codes
     block: tuple[int, int]
     threads: int | None
+    loops: Any
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -258,8 +267,7 @@ class _Work:
 
     def amax(self) -> NDArray[np.float32]:
         """Largest magnitudes as float32, flat in block order."""
-        from accuracy_eval.quantize.kernels import block_amax  # numba loads with the first quantisation, not with the import
-
+        block_amax = self.loops.block_amax
         block_rows, block = self.extent
         bits = np.zeros(self.grid, np.uint32)
         if self.block == (0, 0):
@@ -315,26 +323,26 @@ class _Work:
 
     def encoder(self, divide: bool, top: float, overflow: Overflow) -> Callable[..., None]:
         """The kernel for this element: (codes, shift, factor, rows per block, elements per block, out)."""
-        from accuracy_eval.quantize import kernels
+        from accuracy_eval.quantize.kernels import element_constants
 
+        kernels = self.loops
         if self.recipe.rule == "nvfp4":
             return lambda x, shift, factor, rows, block, out: kernels.encode_e2m1_exact(x, factor, block, shift, out)
         if self.element.kind == "int":
             return lambda x, shift, factor, rows, block, out: kernels.encode_int8(
                 x, factor, rows, block, divide, shift, np.float32(top), out
             )
-        constants = kernels.element_constants(self.element, top, overflow)
+        constants = element_constants(self.element, top, overflow)
         return lambda x, shift, factor, rows, block, out: kernels.encode_blocks(x, factor, rows, block, divide, shift, constants, out)
 
 
-def dequantize(q: Quantised, *, rows: tuple[int, int] | None = None, threads: int | None = None) -> Values:
+def dequantize(q: Quantised, *, rows: tuple[int, int] | None = None, threads: int | None = None, compiled: bool = True) -> Values:
     """Exact float64 values of `q`: code value · scale (· global scale), shape of the operand.
 
     rows : (first, last) along the first axis, for a part of the operand; None is all. Products need at most 32 significant bits
     (NVFP4: 30), so float64 holds them exactly. NaN scales and Inf · 0 give NaN.
     """
-    from accuracy_eval.quantize.kernels import decode_blocks
-
+    decode_blocks = _loops(compiled).decode_blocks
     first, last = (0, q.shape[0]) if rows is None else rows
     block = q.blocks[q.axis]
     # a part that starts inside a block of the contraction axis is decoded from the start of that block
