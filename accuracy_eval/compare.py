@@ -491,6 +491,13 @@ def _side(e: Entry, record: CaseRecord, name: str, verify: bool) -> SideTensor:
     results = [t for t in record.tensors if t.role == "output" and (t.name == name or t.name.startswith(f"{name}#"))]
     if not results:
         raise UsageError(f"{e.dump.path}: {record.id} has no output {name!r}; it holds {', '.join(t.name for t in record.tensors)}")
+    odd = next((t for t in results[1:] if (t.shape, t.format) != (results[0].shape, results[0].format)), None)
+    if odd is not None:
+        one, other = (f"{t.name} {list(t.shape)} of {t.format}" for t in (results[0], odd))
+        raise UsageError(
+            f"{e.dump.path}: {record.id} holds {one} and {other}; distinct results of repeated runs have one shape and format. "
+            "Dump the case again."
+        )
     views = [e.dump.view(record, t, verify=verify) for t in results]
     rows = tuple(_rows_of(v) for v in views)
     unwritten = record.notes.get("never_written", {}).get(name, 0)
@@ -533,7 +540,17 @@ def _results(
     worst = max(verdicts, key=lambda v: v.severity) if judged else Verdict.INCONCLUSIVE
     info = tuple(_dump_info(e) for e in entries)
     return Results(
-        RESULTS_SCHEMA, PRODUCER, profile.name, profile.info(), info, tuple(tensors), tuple(skipped), worst, exit_code, tuple(notes)
+        RESULTS_SCHEMA,
+        PRODUCER,
+        profile.name,
+        profile.info(),
+        info,
+        tuple(tensors),
+        tuple(skipped),
+        worst,
+        exit_code,
+        tuple(notes),
+        profile.file,
     )
 
 

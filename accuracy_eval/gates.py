@@ -90,11 +90,12 @@ class Gate:
 
 @dataclass(frozen=True)
 class Profile:
-    """A named set of gates."""
+    """A named set of gates; `file` is the path of one that does not come with the package."""
 
     name: str
     description: str
     gates: tuple[Gate, ...]
+    file: str = ""
 
     def applicable(self, facts: Mapping[str, Any]) -> tuple[Gate, ...]:
         return tuple(g for g in self.gates if g.matches(facts))
@@ -168,4 +169,5 @@ def parse_profile(data: Mapping[str, Any], label: str) -> Profile:
         )  # fmt: skip
     if not gates:
         raise UsageError(f"gates profile {label} holds no gates; expected [[gate]] tables")
-    return Profile(str(data.get("name", Path(label).stem)), str(data.get("description", "")), tuple(gates.values()))
+    file = label if label.endswith(".toml") else ""
+    return Profile(str(data.get("name", Path(label).stem)), str(data.get("description", "")), tuple(gates.values()), file)

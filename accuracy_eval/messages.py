@@ -95,8 +95,10 @@ def index_text(index: Iterable[int]) -> str:
 
 
 def failed_gates(gates: Sequence[GateResult]) -> list[GateResult]:
-    """The gates that were broken, furthest beyond the limit first (a limit of 0 has no margin and comes before all)."""
-    return sorted((g for g in gates if g.passed is False), key=lambda g: -math.inf if g.margin is None else g.margin)
+    """The gates that were broken, furthest beyond the limit first (a limit of 0 has no margin and comes before all); those on many
+    elements come last, since a single one is easier to look at."""
+    broken = (g for g in gates if g.passed is False)
+    return sorted(broken, key=lambda g: (g.metric in LINES, -math.inf if g.margin is None else g.margin))
 
 
 def deciding_gate(gates: Sequence[GateResult]) -> GateResult | None:

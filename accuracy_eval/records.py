@@ -363,7 +363,10 @@ class GateInfo:
 
 @dataclass(frozen=True)
 class Results:
-    """One comparison of N dumps: what `compare` writes to results.json and every report is written from. Holds no time."""
+    """One comparison of N dumps: what `compare` writes to results.json and every report is written from. Holds no time.
+
+    profile_file  the profile's path as given; "" for one that comes with the package
+    """
 
     schema: str
     producer: str
@@ -375,6 +378,7 @@ class Results:
     verdict: Verdict
     exit_code: int
     notes: tuple[str, ...] = ()
+    profile_file: str = ""
 
 
 RESULTS_SCHEMA = "accuracy-eval-results/1.1"

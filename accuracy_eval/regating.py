@@ -30,6 +30,7 @@ def regated(results: Results, gates: str) -> Results:
     return replace(
         results,
         profile=profile.name,
+        profile_file=profile.file,
         gates=profile.info(),
         tensors=tensors,
         verdict=max(verdicts, key=lambda v: v.severity) if judged else Verdict.INCONCLUSIVE,

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from accuracy_eval.backends import candidates
 from accuracy_eval.cli import run
 from accuracy_eval.records import Results, from_json
 from accuracy_eval.store import Dump
@@ -218,3 +219,25 @@ def test_every_list_prints_a_table_in_three_forms(what, capsys):
 def test_python_dash_m_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "accuracy_eval", "--version"], check=True, capture_output=True, text=True)
     assert done.stdout.startswith("accuracy-eval 0.")
+
+
+def test_inspect_shows_every_candidate_of_a_case_or_the_one_that_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(candidates, "_USER", {})
+    plugin, out, ident = tmp_path / "mine.py", str(tmp_path / "d.h5"), "gemm.m8.n6.k16.nt.float64.normal.s0"
+    plugin.write_text(
+        "import accuracy_eval as ae\n"
+        '@ae.candidate("gemm", name="twice")\n'
+        'def twice(case, tensors):\n    return 2 * tensors["a"] @ tensors["b"].t()\n'
+    )
+    assert run(["dump", "--op", "gemm", "--shape", "8x6x16", "--device", "cpu", "--plugin", str(plugin), "-o", out, "-q"]) == 0
+    capsys.readouterr()
+    assert run(["inspect", out, "--case", ident]) == 0
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines() if line.startswith(ident)] == ["default", "twice"]
+    assert run(["inspect", out, "--case", ident, "--candidate", "twice"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{ident}  candidate twice  done")
+    assert "candidate default" not in shown
+    assert run(["inspect", out, "--case", ident, "--candidate", "thrice"]) == 2
+    assert "of candidate 'thrice'; it has candidates default, twice" in capsys.readouterr().err
+    assert run(["inspect", out, "--candidate", "twice"]) == 2
+    assert "--candidate belongs to --case ID" in capsys.readouterr().err

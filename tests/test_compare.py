@@ -18,7 +18,8 @@ from accuracy_eval.errors import CorruptFile, UsageError
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import get_op
-from accuracy_eval.records import Attribution, CaseRecord, TensorRecord, Verdict
+from accuracy_eval.records import Attribution, CaseRecord, Results, TensorRecord, Verdict, from_json, to_json
+from accuracy_eval.report.findings import attribution_sentence, findings
 from accuracy_eval.store import Dump, write_part
 
 SHAPE = (("m", 96), ("n", 64), ("k", 512))
@@ -281,3 +282,34 @@ def test_what_is_wrong_with_a_file_is_said_by_whichever_process_reads_it(tmp_pat
         dataset[...] = codes
     with pytest.raises(CorruptFile, match=re.escape(record.id)):
         compare_dumps(a, workers=2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "fmt", "said"), [((2, 3), "float32", "d#2 [2, 3] of float32"), ((8, 6), "float16", "d#2 [8, 6] of float16")]
+)
+def test_results_of_repeated_runs_have_one_shape_and_format(tmp_path, shape, fmt, said):
+    case = make_case("gemm", (("m", 8), ("n", 6), ("k", 16)), layout="nt")
+    codes = operand_codes(get_op("gemm"), case, "ocp")
+    d = encode(decode(codes["a"], "float32") @ decode(codes["b"], "float32").T, "float32")
+    other = encode(np.zeros(shape), fmt)
+    tensors = [TensorRecord(n, "source", "float32", codes[n].shape, sha256_codes(codes[n])) for n in codes]
+    tensors += [TensorRecord(n, "output", f, c.shape, sha256_codes(c)) for n, f, c in (("d", "float32", d), ("d#2", fmt, other))]
+    record = CaseRecord(case_id(case), case, "default", "done", "", tuple(tensors), "fp32acc", 2, {"d": 2}, {})
+    write_part(tmp_path / "x", record, {"d": d, "d#2": other}, info={"suite": "s", "suite_digest": "d"}, platform={"label": "x"})
+    (refused,) = compare_dumps(tmp_path / "x").not_compared
+    assert refused.verdict is Verdict.ERROR
+    assert f"holds d [8, 6] of float32 and {said}; distinct results of repeated runs have one shape and format" in refused.reason
+
+
+def test_who_is_off_names_the_candidate_and_the_command_the_profile(tmp_path):
+    case = make_case("gemm", SHAPE, layout="nt", format="bfloat16")
+    dump_with(tmp_path, "x", case, right)
+    path = dump_with(tmp_path, "x", case, lost_k, candidate="mine")
+    mine = tmp_path / "mine.toml"
+    mine.write_text('name = "mine"\nextends = "default"\n')
+    results = compare_dumps(path, gates=str(mine))
+    (finding,) = findings(results)
+    assert finding.who == "x (mine) is off"
+    assert finding.run_next.endswith(f"--case {case_id(case)} --gates {mine}")
+    assert attribution_sentence(results.tensors) == "x (mine) fails 1 of 1 against the reference; no pair of dumps was compared."
+    assert from_json(Results, to_json(results)) == results

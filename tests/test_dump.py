@@ -239,3 +239,22 @@ def test_merge_overwrites_nothing_but_its_inputs(tmp_path):
         merge([tmp_path / "a.h5"], tmp_path / "precious.txt")
     assert (tmp_path / "precious.txt").read_text() == "precious"
     merge([tmp_path / "a.h5"], tmp_path / "a.h5")
+
+
+def test_a_resumed_dump_runs_again_what_was_damaged_on_the_disk(tmp_path):
+    """A part whose stored digests do not match is not packed."""
+    reference, out = open_backend("reference"), tmp_path / "a.h5"
+    dump(suite(layout=["nt", "nn"]), reference, out, pack=False)
+    whole = {r.id: r.tensors[-1].sha256 for r in Dump.open(out.with_name("a.h5.parts")).records}
+    part = next(p for p in sorted(out.with_name("a.h5.parts").rglob("*.h5")))
+    with Dump.open(part) as d:
+        stored = d.view(d.records[0], d.records[0].tensors[-1]).tobytes()
+    damaged = bytearray(part.read_bytes())
+    at = damaged.index(stored)
+    damaged[at] ^= 1
+    part.write_bytes(damaged)
+    summary = dump(suite(layout=["nt", "nn"]), reference, out, resume=True)
+    assert (summary.resumed, summary.done) == (1, 1)
+    with Dump.open(out) as d:
+        assert d.verify_all() == 2
+        assert {r.id: r.tensors[-1].sha256 for r in d.records} == whole

@@ -11,16 +11,18 @@ import click
 @click.command("inspect", short_help="Print what a dump holds.")
 @click.argument("dump", type=click.Path())
 @click.option("--case", "case", metavar="ID", help="Every tensor of one case.")
+@click.option("--candidate", "candidate", metavar="NAME", help="With --case: only this candidate's.")
 @click.option("--platform", "platform", is_flag=True, help="Where it was made: device, versions, switches, variables.")
 @click.option("--verify", is_flag=True, help="Check every stored digest and the file's structure.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def inspect_command(dump: str, case: str | None, platform: bool, verify: bool, as_json: bool) -> int:
+def inspect_command(dump: str, case: str | None, candidate: str | None, platform: bool, verify: bool, as_json: bool) -> int:
     """Print suite, device, cases and digests of DUMP (a file or a folder of parts).
 
     \b
     accuracy-eval inspect h200.h5 --verify
     accuracy-eval inspect h200.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42
     """
+    from accuracy_eval.errors import UsageError
     from accuracy_eval.records import to_json
     from accuracy_eval.store import Dump
 
@@ -29,10 +31,13 @@ def inspect_command(dump: str, case: str | None, platform: bool, verify: bool, a
         d.check_structure()
         checked = d.verify_all()
         click.echo(f"{dump}: {checked} tensors, every digest matches", err=True)
-    if case is not None:
-        d.record(case)
+    chosen = [r for r in d.records if (case is None or r.id == case) and candidate in (None, r.candidate)]
+    if candidate is not None and case is None:
+        raise UsageError("--candidate belongs to --case ID")
+    if case is not None and not chosen:
+        d.record(case, candidate or "default")  # says what there is
     if as_json:
-        found: Any = [to_json(r) for r in d.records if case is None or r.id == case]
+        found: Any = [to_json(r) for r in chosen]
         click.echo(json.dumps({"info": d.info, "content_digest": d.content_digest, "platform": d.platform, "records": found}, default=str))
         return 0
     if platform:
@@ -40,11 +45,11 @@ def inspect_command(dump: str, case: str | None, platform: bool, verify: bool, a
             click.echo(f"{name:32s} {'-' if value is None else value if isinstance(value, str) else json.dumps(value, default=str)}")
         return 0
     if case is not None:
-        record = d.record(case)
-        click.echo(f"{record.id}  candidate {record.candidate}  {record.status} {record.reason}")
-        click.echo(f"contract {record.contract or 'none'}, {record.repeats} repeats")
-        for t in record.tensors:
-            click.echo(f"  {t.role:7s} {t.name:10s} {t.format:16s} {list(t.shape)!s:20s} {t.sha256}")
+        for record in chosen:
+            click.echo(f"{record.id}  candidate {record.candidate}  {record.status} {record.reason}")
+            click.echo(f"contract {record.contract or 'none'}, {record.repeats} repeats")
+            for t in record.tensors:
+                click.echo(f"  {t.role:7s} {t.name:10s} {t.format:16s} {list(t.shape)!s:20s} {t.sha256}")
         return 0
     click.echo(
         f"{dump}: suite {d.info.get('suite')}, device {d.platform.get('device_name') or d.platform.get('label')}, {len(d.records)} results"

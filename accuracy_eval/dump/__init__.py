@@ -83,7 +83,7 @@ def dump(
     if out.exists():
         _same_run(out, info, provenance)
         store.unpack(out, parts)
-    finished = store.completed(parts) if parts.exists() else set()
+    finished = store.intact(parts) if parts.exists() else set()
     if parts.exists() and store.part_files(parts) and not resume:
         raise UsageError(f"{parts} holds {len(finished)} results of an unfinished dump; go on with --resume, or remove it")
     if finished:

@@ -98,8 +98,13 @@ def _worst_pair(result: TensorResult) -> Pair | None:
 
 
 def _who_of_sides(result: TensorResult) -> str:
-    bad = [messages.visible(s.label) for s in result.sides if s.verdict is Verdict.FAIL]
+    bad = [_by(s.label, result.candidate) for s in result.sides if s.verdict is Verdict.FAIL]
     return f"{', '.join(bad)} {'is' if len(bad) == 1 else 'are'} off" if bad else ""
+
+
+def _by(label: str, candidate: str) -> str:
+    """Who made a result: a dump's label, and the candidate where it is not the framework's own choice."""
+    return messages.visible(label) + ("" if candidate in ("", "default") else f" ({messages.visible(candidate)})")
 
 
 def _of_skipped(item: NotCompared) -> Finding:
@@ -182,18 +187,18 @@ def pair_summaries(tensors: Iterable[TensorResult]) -> dict[tuple[str, str], Pai
 
 
 def side_summaries(tensors: Iterable[TensorResult]) -> dict[str, Counter[Verdict]]:
-    """Verdicts of every dump against the reference, by label."""
+    """Verdicts of every dump against the reference, by label and, where one holds several, candidate."""
     counts: dict[str, Counter[Verdict]] = {}
     for result in tensors:
         for side in result.sides:
-            counts.setdefault(side.label, Counter())[side.verdict] += 1
+            counts.setdefault(_by(side.label, result.candidate), Counter())[side.verdict] += 1
     return counts
 
 
 def attribution_sentence(tensors: Sequence[TensorResult]) -> str:
     """Who is off, in one sentence over all pairs: "h200 is off in 3 of 11 comparisons of h200 and cpu: <the worst one's sentence>"."""
     summaries, counts = pair_summaries(tensors), side_summaries(tensors)
-    bad = [f"{messages.visible(label)} fails {c[Verdict.FAIL]} of {c.total()}" for label, c in counts.items() if c[Verdict.FAIL]]
+    bad = [f"{who} fails {c[Verdict.FAIL]} of {c.total()}" for who, c in counts.items() if c[Verdict.FAIL]]
     if not summaries:
         if not counts:
             return "Nothing was judged."

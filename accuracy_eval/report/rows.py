@@ -311,5 +311,6 @@ def share_of_limit(gate: GateResult | None) -> float | None:
 def reproduce(results: Results, case_id: str) -> str:
     """The command that compares this case alone, quoted for a POSIX shell."""
     files = [shlex.quote(messages.visible(d.file)) for d in results.dumps]
-    gates = [] if results.profile == "default" else ["--gates", shlex.quote(messages.visible(results.profile))]
+    profile = results.profile_file or results.profile
+    gates = [] if profile == "default" else ["--gates", shlex.quote(messages.visible(profile))]
     return " ".join(["accuracy-eval compare", *files, "--case", shlex.quote(messages.visible(case_id)), *gates])

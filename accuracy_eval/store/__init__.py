@@ -1,16 +1,16 @@
 """Dumps on disk: HDF5 files of raw codes with an index, readable without the program that wrote them (docs/schema.md).
 
     write_part(folder, record, arrays, info=…, platform=…)   one case, written whole or not at all
-    completed(folder)                                        what a resumed run need not do again
+    completed(folder) · intact(folder)                       what a resumed run need not do again; intact: its digests match too
     pack(folder, out) · merge(paths, out)                    many files into one
     Dump.open(path)                                          reading, verified, safe against hostile files
 
 Importing this costs nothing: h5py is loaded by the first file that is opened or written.
 """
 
-from accuracy_eval.store.packing import merge, pack, unpack
+from accuracy_eval.store.packing import intact, merge, pack, unpack
 from accuracy_eval.store.parts import completed, part_files, part_name, write_part
 from accuracy_eval.store.reading import Dump
 from accuracy_eval.store.schema import SCHEMA, content_digest
 
-__all__ = ["SCHEMA", "Dump", "completed", "content_digest", "merge", "pack", "part_files", "part_name", "unpack", "write_part"]
+__all__ = ["SCHEMA", "Dump", "completed", "content_digest", "intact", "merge", "pack", "part_files", "part_name", "unpack", "write_part"]

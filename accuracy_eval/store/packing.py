@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import CorruptFile, FileError, UsageError
 from accuracy_eval.formats import get_format
 from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.building import Builder, final_name
 from accuracy_eval.store.guard import damage_named, dataset, import_h5py, open_file
 from accuracy_eval.store.joining import Contents, join, load
-from accuracy_eval.store.parts import clean, dataset_attributes, part_files, write_part
+from accuracy_eval.store.parts import clean, completed, dataset_attributes, part_files, write_part
 from accuracy_eval.store.reading import Dump
 from accuracy_eval.store.schema import index_document, run_document
 
@@ -53,6 +53,26 @@ def pack(folder: str | Path, out: str | Path, *, keep_parts: bool = False, progr
         else:
             _remove_parts(folder, keep=result)
     return result
+
+
+def intact(folder: str | Path) -> set[tuple[str, str]]:
+    """(case id, candidate) of every finished part under `folder` whose stored digests match: what a resumed run may keep and pack.
+
+    A part that is damaged is not there: the case runs again and its part is replaced.
+    """
+    folder = Path(folder)
+    done = completed(folder)
+    for path in part_files(folder):
+        keys: set[tuple[str, str]] = set()
+        try:
+            with Dump.open(path) as d:
+                keys = {(r.id, r.candidate) for r in d.records}
+                d.verify_all(threads=1)
+        except CorruptFile:
+            done -= keys
+        except FileError:
+            continue  # not among the finished
+    return done
 
 
 def _remove_parts(folder: Path, keep: Path | None = None) -> None:
