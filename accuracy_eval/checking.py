@@ -29,11 +29,12 @@ from accuracy_eval.judge import judge_tensor, side_of
 from accuracy_eval.messages import side_message
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import measure
-from accuracy_eval.metrics.registry import allclose_name
+from accuracy_eval.metrics.registry import DERIVED, allclose_name
 from accuracy_eval.ops.gemm import product_reference
+from accuracy_eval.ops.on_arrays import SOURCED, codes_under, operand_errors, product_of_sources, quantize_output
 from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.ops.spec import Output, Panel, Reference, rows_and_columns
-from accuracy_eval.quantize import get_recipe, reference_scale
+from accuracy_eval.quantize import get_recipe, layout_of, reference_scale
 from accuracy_eval.records import Case, Coded, Diagnosis, GateResult, OptionValue, Side, TensorResult, Verdict
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _TORCH_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 ONE_STEP = "assert_close limits of the output format, or one code step everywhere"
+GEMM_INPUTS = ("a", "b", "c", "bias", "a_scale", "b_scale", *SOURCED)
 NARROW_SOURCE = "SNR gates of a widely used kernel library, or one code step everywhere"
 NARROW_SNR_DB = {"fp8_e4m3": 25.0, "fp8_e5m2": 20.0, "fp6_e2m3": 20.0, "fp6_e3m2": 20.0, "fp4_e2m1": 10.0}
 
@@ -161,7 +163,8 @@ def check(
 
     expected     what it should be; None: the reference computed from op and inputs
     op, layout, inputs, options, recipe   what was computed; inputs by the op's operand names, as stored, with `a_scale`, `b_scale`
-                 where operands are quantised; op `quantize` takes `x` or `amax`; op `cast` takes options={"format": …}
+                 where operands are quantised, and `a_source`, `b_source` before they were (then all four errors are judged); op `quantize`
+                 takes `amax`, `x`, or `x` and `x_scale`: codes are then judged under those scales; op `cast` takes options={"format": …}
     contract     what the call promises; None: the default of the operand formats
     rtol, atol   adds a gate |a - e| <= atol + rtol·|e| (the other one is 0); never removes one
     gates        profile, where op and inputs are given
@@ -190,6 +193,8 @@ def check(
         return _mismatched(a, e.shape, "shape-mismatch", call)
     if truth is not None and a.shape != call.shape(truth) and math.prod(a.shape) != 1:
         return _mismatched(a, call.shape(truth), "shape-mismatch", call)
+    if truth is not None and op == "quantize" and "x" in given and truth.format != a.format:
+        return _mismatched(a, truth.format, "format-mismatch", call)
     tolerance = None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
     if tolerance and not (tolerance[0] >= 0 and tolerance[1] >= 0):
         raise UsageError(f"rtol {rtol}, atol {atol}: tolerances are 0 or more")
@@ -197,7 +202,7 @@ def check(
     side, result = _judge_by_array(a, cast(Coded, e), against, call) if truth is None else _judge_by_truth(a, truth, call, profile)
     if truth is not None and truth.kind == "values" and e is not None and e.format == a.format:
         side = _with_expected(side, _judge_by_truth(e, truth, call, profile)[0])
-    budgeted = {k: v for k, v in side.metrics.items() if "budget" in k or k.startswith("inner_")}
+    budgeted = {k: v for k, v in side.metrics.items() if "budget" in k or k.startswith("inner_") or k in DERIVED}
     side = replace(side, metrics={**reported(against), **budgeted})
     if tolerance:
         side = _with_tolerance(side, against, tolerance)
@@ -278,7 +283,7 @@ class _Call:
 
     @property
     def formats(self) -> tuple[str, ...]:
-        return tuple(c.format for n, c in self.inputs.items() if not n.endswith("_scale"))
+        return tuple(c.format for n, c in self.inputs.items() if not n.endswith(("_scale", "_source")))
 
     def contract(self) -> str:
         return self.stated if self.stated is not None else default_contract(self.op, self.formats[:2], self.recipe) if self.formats else ""
@@ -290,7 +295,7 @@ class _Call:
 
     def shape(self, truth: Reference) -> tuple[int, ...]:
         """Shape the output must have: that of x, or x without its last axis, whatever shape the op computed it in."""
-        if self.op == "gemm" or "x" not in self.inputs or "amax" in self.inputs:
+        if self.op in ("gemm", "quantize") or "x" not in self.inputs:
             return truth.shape
         x = self.inputs["x"].shape
         return x if math.prod(truth.shape) == math.prod(x) else x[:-1]
@@ -311,6 +316,8 @@ class _Call:
             amax = self.inputs["amax"]
             scale = reference_scale(decode(amax.codes, amax.format).astype(np.float32), get_recipe(self.recipe))
             return _coded_reference(scale, a)
+        if self.op == "quantize":
+            return self.quantize(a)[1]
         if self.op == "cast":
             return self._cast(a)
         if set(self.inputs) != {"x"} and not (self.op == "pow" and set(self.inputs) == {"x", "y"}):
@@ -322,13 +329,37 @@ class _Call:
             if name not in self.inputs:
                 raise UsageError(f"op gemm: input {name!r} is missing; given: {', '.join(self.inputs)}")
         i = self.inputs
-        extra = set(i) - {"a", "b", "c", "bias", "a_scale", "b_scale"}
+        extra = set(i) - set(GEMM_INPUTS)
         if extra:
-            raise unknown("gemm input", sorted(extra)[0], ("a", "b", "c", "bias", "a_scale", "b_scale"))
+            raise unknown("gemm input", sorted(extra)[0], GEMM_INPUTS)
         left, right = (decode(i[n].codes, i[n].format) if n in i else None for n in ("a_scale", "b_scale"))
         numbers = {n: float(self.options.get(n, d)) for n, d in (("alpha", 1.0), ("beta", 0.0))}
         problem = Gemm(i["a"], i["b"], self.layout, numbers["alpha"], numbers["beta"], i.get("c"), i.get("bias"), left, right)
-        return product_reference(problem, self.contract(), a.format)
+        reference = product_reference(problem, self.contract(), a.format)
+        return product_of_sources(i, problem, reference) if set(SOURCED) <= set(i) else reference
+
+    def quantize(self, a: Coded) -> tuple[Output, Reference]:
+        """Which output of a quantiser `a` is, and its truth: under `x_scale`, codes are judged by the scales they stand with."""
+        if set(self.inputs) - {"x", "x_scale"} or "x" not in self.inputs or not self.recipe:
+            raise UsageError(
+                f"op quantize: recipe {self.recipe!r}, inputs {', '.join(self.inputs)}; expected a recipe and amax, x or x and x_scale"
+            )
+        output, reference = quantize_output(self.inputs["x"], self.recipe, a)
+        if output.name == "codes" and "x_scale" in self.inputs:
+            reference = codes_under(self.inputs["x"], self.recipe, a, self.inputs["x_scale"])[0]
+        return output, reference
+
+    def output(self, a: Coded, truth: Reference) -> Output:
+        """What `a` is called, and whether one code is right."""
+        if self.op == "quantize" and "x" in self.inputs:
+            return self.quantize(a)[0]
+        return Output("d" if self.op == "gemm" else "result", truth.shape, a.format, exact=truth.kind == "codes")
+
+    def derived(self, a: Coded) -> dict[str, Any]:
+        """Errors of codes and scales that the inputs show."""
+        if self.op == "quantize" and "x_scale" in self.inputs and not get_format(a.format).scale_only and a.shape == self.inputs["x"].shape:
+            return dict(codes_under(self.inputs["x"], self.recipe, a, self.inputs["x_scale"])[1]) if get_format(a.format).bits <= 8 else {}
+        return operand_errors(self.inputs, self.layout, self.recipe) if set(SOURCED) <= set(self.inputs) else {}
 
     def _cast(self, a: Coded) -> Reference:
         if "format" not in self.options or set(self.inputs) != {"x"}:
@@ -358,14 +389,15 @@ def _coded_reference(expected: Any, a: Coded) -> Reference:
 def _judge_by_truth(a: Coded, truth: Reference, call: _Call, profile: Profile) -> tuple[Side, TensorResult]:
     """By the gates of a profile against the truth computed from the inputs."""
     case = call.case(out=get_format(a.format).family)
-    output = Output("d" if call.op == "gemm" else "result", truth.shape, a.format, exact=truth.kind == "codes")
+    output = call.output(a, truth)
     tensor = Coded(a.codes.reshape(truth.shape), a.format)
-    side = side_of("actual", tensor, contract=truth.contract)
+    side = replace(side_of("actual", tensor, contract=truth.contract), derived=call.derived(a))
     result = judge_tensor(
-        case, call.op, get_op(call.op).family, "", output, [side], {"actual": truth}, profile, inputs={"actual": call.inputs},
+        case, call.op, get_op(call.op).family, "", output, [side], {"actual": truth}, profile,
+        inputs={"actual": {n: c for n, c in call.inputs.items() if n not in SOURCED}},
     )  # fmt: skip
     judged = result.sides[0]
-    if call.op in ("quantize", "cast") and judged.verdict is Verdict.FAIL:
+    if call.op in ("quantize", "cast") and truth.kind == "codes" and judged.verdict is Verdict.FAIL:
         # the op's own case has other operands (amax) or another output format than what was handed in
         kept = np.concatenate([p.values for p in truth.panels()])
         m = measure(tensor, Coded(kept.reshape(truth.shape), a.format))
@@ -423,7 +455,11 @@ def _with_tolerance(side: Side, m: Measured, tolerance: tuple[float, float]) -> 
     return replace(side, gates=(*side.gates, gate), diagnoses=(*side.diagnoses, *more), verdict=verdict)
 
 
-def _mismatched(a: Coded, asked: tuple[int, ...], code: Literal["shape-mismatch"], call: _Call) -> Comparison:
-    wrong = named(code, found=str(list(a.shape)), asked=str(list(asked)))
+def _mismatched(a: Coded, asked: tuple[int, ...] | str, code: Literal["shape-mismatch", "format-mismatch"], call: _Call) -> Comparison:
+    if isinstance(asked, str):
+        wrong = named(code, found=a.format, asked=asked)
+    else:
+        lies = layout_of(a.shape, asked) if call.op == "quantize" else ""
+        wrong = named(code, found=str(list(a.shape)) + (f" ({lies})" if lies else ""), asked=str(list(asked)))
     side = Side("actual", a.format, "", Verdict.FAIL, "", {}, (), (wrong,), note=wrong.sentence)
     return Comparison(side, TensorResult(call.op or "arrays", call.case(), "", "", "actual", a.shape, Verdict.FAIL, (side,)))

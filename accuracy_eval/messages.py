@@ -134,7 +134,8 @@ def gate_clause(gate: GateResult, contract: str = "", place: WorstElement | Sequ
         text = f"{LINES[gate.metric]}{where} uses {value} × its typical budget, {must} {limit}"
     else:
         text = f"{visible(gate.metric)} {value}{at}, {must} {limit}"
-        text = f"{gate.error} error: {text}" if gate.error else text
+    if gate.error and gate.metric != "budget_max":
+        text = f"{gate.error} error: {text}"
     return f"{text} ({', '.join(context)}{'; ' if context else ''}gate {name})"
 
 
