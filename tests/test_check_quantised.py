@@ -122,9 +122,10 @@ def test_the_error_that_is_off_is_the_one_that_fails(what, failed):
 
 
 def test_without_the_sources_the_kernel_is_all_there_is_to_judge():
-    a, b, qa, qb = product()
+    _, _, qa, qb = product()
     inputs = {n: ae.codes(c, format=f) for n, c, f in (
-        ("a", qa.codes, qa.format), ("b", qb.codes, qb.format), ("a_scale", qa.scale, qa.scale_format), ("b_scale", qb.scale, qb.scale_format),
+        ("a", qa.codes, qa.format), ("b", qb.codes, qb.format),
+        ("a_scale", qa.scale, qa.scale_format), ("b_scale", qb.scale, qb.scale_format),
     )}  # fmt: skip
     d = (dequantize(qa) @ dequantize(qb).T).astype(ml_dtypes.bfloat16)
     assert {g.error for g in ae.check(d, op="gemm", layout="nt", recipe="mxfp8", inputs=inputs).gates} == {"kernel"}

@@ -53,7 +53,8 @@ def codes_under(x: Coded, recipe: str, actual: Coded, scale: Coded) -> tuple[Ref
     ours = quantize(x.codes, x.format, recipe, element=actual.format)
     if scale.format != ours.scale_format or scale.shape != ours.scale.shape:
         raise UsageError(
-            f"op quantize: x_scale {list(scale.shape)} of {scale.format}; recipe {recipe} has {list(ours.scale.shape)} of {ours.scale_format}"
+            f"op quantize: x_scale {list(scale.shape)} of {scale.format}; "
+            f"recipe {recipe} has {list(ours.scale.shape)} of {ours.scale_format}"
         )
     right = quantize(x.codes, x.format, recipe, element=actual.format, scale=scale.codes).codes
     reference = Reference(
