@@ -426,33 +426,70 @@ def _builder(kind: Any) -> Callable[[Any], Any]:
     if origin is tuple:
         items = [_builder(a) for a in arguments if a is not Ellipsis]
         if arguments[-1:] == (Ellipsis,):
-            return lambda data: tuple(map(items[0], data))
-        return lambda data: tuple(build(v) for build, v in zip(items, data, strict=True))
+            return lambda data: tuple(map(items[0], _of_kind(list, data)))
+        return lambda data: tuple(build(v) for build, v in zip(items, _of_kind(list, data), strict=True))
     if origin in (typing.Union, types.UnionType):
         return _union_builder(arguments)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return kind
     if kind is float:
-        return lambda data: _NUMBERS[data] if isinstance(data, str) else float(data)
+        return _number
+    if kind in _WORDS:
+        return lambda data: _of_kind(kind, data)
+    if origin is Mapping:
+        return lambda data: _plain(_of_kind(dict, data))
     return _any if kind is Any else _plain
+
+
+_WORDS = {str: "a text", int: "an integer", bool: "true or false", list: "an array", dict: "an object"}
+
+
+def _of_kind(kind: type, data: Any) -> Any:
+    if type(data) is not kind:
+        raise TypeError(f"expected {_WORDS[kind]}, found {data!r:.40}")
+    return data
+
+
+def _number(data: Any) -> float:
+    if type(data) in (int, float):
+        return float(data)
+    if isinstance(data, str) and data in _NUMBERS:
+        return _NUMBERS[data]
+    raise TypeError(f"expected a number, found {data!r:.40}")
 
 
 def _record_builder(kind: Any) -> Callable[[Any], Any]:
     hints = typing.get_type_hints(kind)
     builders = {f.name: _builder(hints[f.name]) for f in dataclasses.fields(kind)}
-    return lambda data: kind(**{k: builders[k](v) for k, v in data.items() if k in builders})
+
+    def build(data: Any) -> Any:
+        values = {}
+        for name, value in _of_kind(dict, data).items():
+            if name in builders:
+                try:
+                    values[name] = builders[name](value)
+                except (TypeError, ValueError) as error:
+                    raise type(error)(f"{name}: {error}") from error
+        return kind(**values)
+
+    return build
 
 
 def _union_builder(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
-    concrete = [_builder(a) for a in arguments if a is not type(None)]
-    numbers = float in arguments
+    concrete = [a for a in arguments if a is not type(None)]
+    only = _builder(concrete[0]) if len(concrete) == 1 else None
+    words = ", ".join(_WORDS.get(a, "a number") for a in concrete)
 
     def build(data: Any) -> Any:
-        if data is None:
+        if data is None and type(None) in arguments:
             return None
-        if numbers and isinstance(data, str):
+        if only is not None:
+            return only(data)
+        if isinstance(data, str) and float in arguments:
             return _NUMBERS.get(data, data)
-        return concrete[0](data) if len(concrete) == 1 else data
+        if type(data) not in concrete:
+            raise TypeError(f"expected {words}, found {data!r:.40}")
+        return data
 
     return build
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support_results import gemm_results, hostile_results, many_results, passing_results, results_of
 
+from accuracy_eval.cli import run
 from accuracy_eval.errors import FileError, SchemaError
 from accuracy_eval.records import (
     Attribution,
@@ -147,17 +148,37 @@ def test_newer_minor_schema_with_unknown_keys_is_read(broken: Any) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda d: d["tensors"][3].update(verdict="GOOD"), r"tensors\[3\] cannot be read \(ValueError: 'GOOD' is not a valid Verdict\)"),
+        (
+            lambda d: d["tensors"][3].update(verdict="GOOD"),
+            r"tensors\[3\] cannot be read \(ValueError: verdict: 'GOOD' is not a valid Verdict\)",
+        ),
         (
             lambda d: d["tensors"][2].pop("case"),
             r"tensors\[2\] cannot be read \(TypeError: missing 1 required positional argument: 'case'\)",
         ),
+        (
+            lambda d: d["tensors"][0]["sides"][0].update(contract=7),
+            r"tensors\[0\] cannot be read \(TypeError: sides: contract: expected a text, found 7\)",
+        ),
+        (
+            lambda d: d["tensors"][0]["sides"][0]["worst"][0].update(actual_code=1.5),
+            r"tensors\[0\] cannot be read \(TypeError: sides: worst: actual_code: expected an integer, found 1.5\)",
+        ),
+        (
+            lambda d: d["tensors"][0]["sides"][0]["gates"][0].update(value="much"),
+            r"tensors\[0\] cannot be read \(TypeError: sides: gates: value: expected a number, found 'much'\)",
+        ),
+        (
+            lambda d: d["tensors"][0]["case"].update(shape="m"),
+            r"tensors\[0\] cannot be read \(TypeError: case: shape: expected an array, found 'm'\)",
+        ),
+        (lambda d: d["dumps"][0].update(platform=[1]), r"dumps\[0\] cannot be read \(TypeError: platform: expected an object, found"),
         (lambda d: d["tensors"].__setitem__(1, 5), r"tensors\[1\] cannot be read"),
         (lambda d: d["dumps"].__setitem__(0, None), r"dumps\[0\] cannot be read"),
         (lambda d: d.update(tensors={}), "tensors is dict, expected an array"),
         (lambda d: d.update(verdict="x"), "the top level cannot be read"),
     ],
-    ids=["verdict", "case missing", "number", "null", "object", "top level"],
+    ids=["verdict", "case missing", "text", "integer", "number in text", "array", "facts", "number", "null", "object", "top level"],
 )
 def test_damaged_record_is_named_by_its_place(edit: Any, message: str, broken: Any) -> None:
     path = broken(edit)
@@ -243,3 +264,14 @@ def test_schema_and_page_name_every_field_of_every_record(name: str, schema: dic
 def test_schema_knows_every_verdict_and_attribution(schema: dict[str, Any]) -> None:
     assert set(schema["$defs"]["verdict"]["enum"]) == {str(v) for v in Verdict}
     assert set(schema["$defs"]["attribution"]["enum"]) == {str(a) for a in Attribution}
+
+
+def test_a_metric_that_cannot_be_shown_is_one_clear_error_of_the_command(
+    broken: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = broken(lambda d: d["tensors"][0]["sides"][0]["metrics"].update(nan_actual={"a": 1}, mismatch_count=[1], rel_fro={}))
+    assert run(["report", str(path), "--to", "csv,md,html,xlsx", "-o", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert f"{path}: a value in it cannot be shown (" in error
+    assert "was it changed by hand? Write it again with accuracy-eval compare" in error
+    assert "Traceback" not in error

@@ -23,11 +23,20 @@ def report_command(results: str, forms: str, out: str | None, gates: str | None,
     accuracy-eval report reports/mi300x-vs-h200/results.json --gates strict --to json -o reports/strict
     """
     from accuracy_eval.cli.compare import present, report_forms
+    from accuracy_eval.errors import FileError
     from accuracy_eval.report import load_results
 
+    wanted = report_forms(forms)
     loaded = load_results(results)
     if gates is not None:
         from accuracy_eval.regating import regated
 
         loaded = regated(loaded, gates)
-    return present(loaded, forms=report_forms(forms), out=out, strict=False, quiet=quiet, as_json=False)
+    try:
+        return present(loaded, forms=wanted, out=out, strict=False, quiet=quiet, as_json=False)
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        # metrics are open: in a file that was changed any value may stand there
+        raise FileError(
+            f"{results}: a value in it cannot be shown ({type(error).__name__}: {error}); was it changed by hand? "
+            "Write it again with accuracy-eval compare"
+        ) from error

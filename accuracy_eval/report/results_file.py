@@ -77,10 +77,10 @@ def _item(file: Path, name: str, i: int, item: Any) -> Any:
         if name:
             return from_json(_LISTS[name], item)
         plain = {k: v for k, v in item.items() if k not in _LISTS}
-        head = from_json(Results, {**plain, **dict.fromkeys(_LISTS, ())})
+        head = from_json(Results, {**plain, **{k: [] for k in _LISTS}})
         return dataclasses.replace(head, **{k: item[k] for k in _LISTS})
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        text = re.sub(r"^\w+\.__init__\(\) ", "", str(error))
+        text = re.sub(r"\w+\.__init__\(\) ", "", str(error))
         raise FileError(f"{file}: {where} cannot be read ({type(error).__name__}: {text}); {_REMEDY}") from error
 
 
