@@ -24,10 +24,10 @@ from support_results import (
     results_of,
 )
 
-from accuracy_eval.records import Attribution, Results, Verdict
+from accuracy_eval.records import Attribution, GateResult, Results, Verdict
 from accuracy_eval.report import console_table, write_reports
 from accuracy_eval.report.console import columns_of
-from accuracy_eval.report.findings import attribution_sentence
+from accuracy_eval.report.findings import attribution_sentence, passing_limits
 from accuracy_eval.report.markdown import MAX_BYTES
 from accuracy_eval.report.rows import reproduce
 
@@ -120,7 +120,7 @@ def test_markdown_says_findings_counts_and_pairs(tmp_path: Path) -> None:
     assert "| h200 | cpu | ❌ FAIL | h200 is off | 7 equivalent, 3 h200 is off, 1 same bytes |" in lines
     finding = next(line for line in lines if line.startswith("| ❌ FAIL | `gemm.m512.n128.k256.nt.bfloat16.normal.s42 d` |"))
     assert "| h200 is off | error 6.9 × budget at \\[12, 301\\] (contract fp32acc, B 3.1e-4; gate budget) |" in finding
-    assert finding.endswith("| `accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42` |")
+    assert finding.endswith("| `accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42 --explain` |")
 
 
 @pytest.mark.parametrize("results", [many_results(20_000), hostile_results()], ids=["many", "hostile"])
@@ -156,7 +156,8 @@ Findings (1)
     h200 is off: error 6.9 × budget at [12, 301] (contract fp32acc, B 3.1e-4;
     gate budget)
     cause k-tail-missing: The last 8 of 256 products are missing in every row.
-    $ accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42
+    $ accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42 --explain
+gate budget: budget_max <= 6.9 would pass, the limit is 1 (broken by 1)
 
 Counts                 FAIL   PASS
 gemm bfloat16 random      1      ·
@@ -166,6 +167,34 @@ gemm float32 random       ·      1
 
 def test_console_says_verdict_findings_and_counts_in_80_columns() -> None:
     assert console_table(results_of((fail_result(gemm_case("bfloat16")), pass_result(gemm_case("float32"))))) == CONSOLE
+
+
+def test_verbose_console_holds_the_whole_text_of_every_finding() -> None:
+    results = many_results(2000)
+    text = console_table(results, verbose=True)
+    assert text.count("\n  FAIL gemm") == 40
+    assert text.count("    FAIL gemm.m512.n128.k256.") == 80  # a side and a pair each
+    assert "actual 0x3F12 = 0.5703 (h200), expected 0x3EED = 0.4629 (cpu), reference" in " ".join(text.split())
+    assert max(map(columns_of, (line for line in text.split("\n") if " $ " not in line))) <= 80
+
+
+def gated(*values: float, comparison: str = "<=", limit: float = 1.0) -> Results:
+    gates = [GateResult("g", "rel_fro", v, comparison, limit, False) for v in values]
+    base = fail_result(gemm_case())
+    return results_of(tuple(replace(base, sides=(replace(base.sides[0], gates=(g,)),)) for g in gates))
+
+
+@pytest.mark.parametrize(
+    ("values", "comparison", "limit", "line"),
+    [
+        ((6.904, 2.0), "<=", 1.0, "gate g: rel_fro <= 6.91 would pass, the limit is 1 (broken by 2)"),
+        ((24.29,), ">", 25.0, "gate g: rel_fro >= 24.2 would pass, the limit is 25 (broken by 1)"),
+        ((1.2e-7,), "<", 1e-7, "gate g: rel_fro <= 1.2e-7 would pass, the limit is 1e-7 (broken by 1)"),
+        ((3.0,), "==", 0.0, "gate g: nothing but rel_fro == 0 passes; found up to 3"),
+    ],
+)
+def test_the_limit_that_would_pass_is_rounded_so_that_it_does(values: tuple[float, ...], comparison: str, limit: float, line: str) -> None:
+    assert passing_limits(gated(*values, comparison=comparison, limit=limit)) == [line]
 
 
 def test_console_of_a_clean_comparison_is_short() -> None:

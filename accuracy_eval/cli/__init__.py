@@ -24,6 +24,7 @@ _COMMANDS = {
     "probe": "accuracy_eval.cli.probe",
     "predict": "accuracy_eval.cli.predict",
     "demo": "accuracy_eval.cli.demo",
+    "completion": "accuracy_eval.cli.completion",
 }
 _SUMMARIES = {
     "dump": "Run a suite on a device and store inputs' digests and outputs.",
@@ -41,6 +42,7 @@ _SUMMARIES = {
     "predict": "Write what a matrix unit will return, before anyone has run it.",
     "probe": "Ask a device how it multiplies: its numerics card, compared with known units.",
     "demo": "Compare this machine with a packaged H200 dump and the reference.",
+    "completion": "Print the completion script of a shell: bash, zsh, fish.",
 }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from accuracy_eval.cli import completion
 from accuracy_eval.cli.progress import progress
 from accuracy_eval.cli.selection import FILTERS, selection
 
@@ -32,8 +33,14 @@ MAX_CHANGES = 40  # lines said about a baseline
     help="Judge by the float64 truth: all of it, a sample of large products, all up to 2^41 operations; or not.",
 )
 @click.option("--reference-cache", type=click.Path(file_okay=False), metavar="DIR", help="Keep references here and read them from here.")
-@click.option("--gates", default="default", show_default=True, help="Profile of limits: a built-in name or a .toml file.")
-@click.option("--case", "cases", multiple=True, metavar="ID", help="Only this case id.")
+@click.option(
+    "--gates",
+    default="default",
+    show_default=True,
+    shell_complete=completion.profiles,
+    help="Profile of limits: a built-in name or a .toml file.",
+)
+@click.option("--case", "cases", multiple=True, metavar="ID", shell_complete=completion.cases, help="Only this case id.")
 @selection
 @click.option("--cross-format", is_flag=True, help="Compare fp8 encodings (OCP, FNUZ) of one family by value.")
 @click.option("--explain", is_flag=True, help="Name the order of operations that makes each product's bits; changes no verdict.")
@@ -47,9 +54,10 @@ MAX_CHANGES = 40  # lines said about a baseline
 @click.option("--baseline", type=click.Path(), metavar="RESULTS", help="Say what changed since this results.json.")
 @click.option("--strict", is_flag=True, help="A warning exits with 1.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no table.")
+@click.option("-v", "--verbose", is_flag=True, help="The whole text of every finding.")
 @click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout.")
 def compare_command(
-    dumps: tuple[str, ...], strict: bool, quiet: bool, as_json: bool, forms: str | None, out: str | None, **options: Any
+    dumps: tuple[str, ...], strict: bool, quiet: bool, verbose: bool, as_json: bool, forms: str | None, out: str | None, **options: Any
 ) -> int:
     """Judge DUMPS (files or folders of parts) and write reports.
 
@@ -78,13 +86,13 @@ def compare_command(
             unit=options["unit"], workers=options["workers"], progress=update,
         )  # fmt: skip
     if before is None:
-        return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, as_json=as_json)
+        return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
     from accuracy_eval.history import changes, summary
 
     part = bool(options["cases"]) or any(chosen.values())
     found = [c for c in changes(before, results) if not (part and c.kind == "gone")]  # what was not asked for is not gone
     results = replace(results, notes=(*results.notes, summary(found, Path(options["baseline"]).name)))
-    code = present(results, forms=wanted, out=out, strict=strict, quiet=quiet, as_json=as_json)
+    code = present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
     if not quiet and not as_json:
         for change in found[:MAX_CHANGES]:
             click.echo(change.line)
@@ -119,7 +127,9 @@ def report_forms(text: str) -> tuple[str, ...]:
     return forms
 
 
-def present(results: Results, *, forms: tuple[str, ...], out: str | None, strict: bool, quiet: bool, as_json: bool) -> int:
+def present(
+    results: Results, *, forms: tuple[str, ...], out: str | None, strict: bool, quiet: bool, as_json: bool, verbose: bool = False
+) -> int:
     """Write the reports, print table or JSON, and return the exit code."""
     from accuracy_eval.records import Verdict, to_json
     from accuracy_eval.report import write_reports
@@ -134,7 +144,7 @@ def present(results: Results, *, forms: tuple[str, ...], out: str | None, strict
         from accuracy_eval.report import console_table
 
         width = _terminal_width() if sys.stdout.isatty() else 80
-        click.echo(console_table(results, width=width, color=_color()), nl=False)
+        click.echo(console_table(results, width=width, color=_color(), verbose=verbose), nl=False)
         for path in written:
             click.echo(f"  {path}")
     warned = any(t.verdict is Verdict.WARN for t in results.tensors)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import click
 
+from accuracy_eval.cli import completion
 from accuracy_eval.cli.attended import attended_progress
 from accuracy_eval.cli.progress import progress
 from accuracy_eval.cli.selection import chosen_suite, selection
@@ -29,7 +30,7 @@ def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | 
 
 
 @click.command("dump", short_help="Run a suite on a device and store the outputs.")
-@click.argument("suite", required=False)
+@click.argument("suite", required=False, shell_complete=completion.suites)
 @click.option("-o", "--out", type=click.Path(dir_okay=False), help="The dump to write (HDF5).")
 @click.option(
     "--device", default="auto", show_default=True, help="auto, cuda, cuda:N (AMD GPUs too), cpu; without torch: reference, model:UNIT."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from accuracy_eval.cli import completion
 from accuracy_eval.cli.compare import case_filter
 from accuracy_eval.cli.progress import progress
 from accuracy_eval.cli.selection import FILTERS, selection
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("explain", short_help="Name the order of operations that makes each product's bits.")
 @click.argument("dump", type=click.Path())
-@click.option("--case", "cases", multiple=True, metavar="ID", help="Only this case id.")
+@click.option("--case", "cases", multiple=True, metavar="ID", shell_complete=completion.cases, help="Only this case id.")
 @selection
 @click.option("--unit", metavar="UNIT", help='Whose arithmetic to try: any name in list units, or "any" (default: the dump\'s device).')
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")

@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
+from accuracy_eval.cli import completion
+
 
 @click.command("inspect", short_help="Print what a dump holds.")
 @click.argument("dump", type=click.Path())
-@click.option("--case", "case", metavar="ID", help="Every tensor of one case.")
+@click.option("--case", "case", metavar="ID", shell_complete=completion.cases, help="Every tensor of one case.")
 @click.option("--candidate", "candidate", metavar="NAME", help="With --case: only this candidate's.")
 @click.option("--platform", "platform", is_flag=True, help="Where it was made: device, versions, switches, variables.")
 @click.option("--verify", is_flag=True, help="Check every stored digest and the file's structure.")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import click
 
+from accuracy_eval.cli import completion
+
 
 @click.command("history", short_help="Chart a metric over dated results, library versions on the axis.")
 @click.argument("folder", type=click.Path())
-@click.option("--metric", default="rel_fro", show_default=True, help="What to chart (accuracy-eval list metrics).")
+@click.option(
+    "--metric", default="rel_fro", show_default=True, shell_complete=completion.metrics, help="What to chart (accuracy-eval list metrics)."
+)
 @click.option("--case", "cases", multiple=True, metavar="ID", help="Only this case id.")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for history.html and history.csv (default: FOLDER).")
 @click.option("-q", "--quiet", is_flag=True, help="No text.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from accuracy_eval.cli import completion
 from accuracy_eval.cli.compare import FORMS
 
 
@@ -11,9 +12,15 @@ from accuracy_eval.cli.compare import FORMS
 @click.argument("results", type=click.Path())
 @click.option("--to", "forms", default="xlsx,html", show_default=True, help=f"{FORMS}.")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
-@click.option("--gates", metavar="PROFILE", help="Judge again under this profile of limits, from the metrics alone.")
+@click.option(
+    "--gates",
+    metavar="PROFILE",
+    shell_complete=completion.profiles,
+    help="Judge again under this profile of limits, from the metrics alone.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No table.")
-def report_command(results: str, forms: str, out: str | None, gates: str | None, quiet: bool) -> int:
+@click.option("-v", "--verbose", is_flag=True, help="The whole text of every finding.")
+def report_command(results: str, forms: str, out: str | None, gates: str | None, quiet: bool, verbose: bool) -> int:
     """Write any report from RESULTS (a results.json), without the dumps. The exit code is the comparison's.
 
     With --gates, limits on numbers that RESULTS do not hold are refused with the reason: compare the dumps again then.
@@ -33,7 +40,7 @@ def report_command(results: str, forms: str, out: str | None, gates: str | None,
 
         loaded = regated(loaded, gates)
     try:
-        return present(loaded, forms=wanted, out=out, strict=False, quiet=quiet, as_json=False)
+        return present(loaded, forms=wanted, out=out, strict=False, quiet=quiet, verbose=verbose, as_json=False)
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         # metrics are open: in a file that was changed any value may stand there
         raise FileError(

@@ -59,8 +59,11 @@ def load_results(path: str | Path) -> Results:
     return read(Path(path))
 
 
-def console_table(results: Results, *, width: int = 80, color: bool = False, limit: int = 20) -> str:
-    """The result as text of at most `width` columns: verdict, findings first (at most `limit` of them), counts, what to run next."""
+def console_table(results: Results, *, width: int = 80, color: bool = False, limit: int = 20, verbose: bool = False) -> str:
+    """The result as text of at most `width` columns: verdict, findings first (at most `limit` of them), counts, what to run next.
+
+    verbose  every finding, each with the whole text of all its sides and pairs
+    """
     from accuracy_eval.report.console import render
 
-    return render(results, width=width, color=color, limit=limit)
+    return render(results, width=width, color=color, limit=limit, verbose=verbose)

@@ -16,6 +16,7 @@ from accuracy_eval.report.findings import (
     counts_sentence,
     findings,
     pair_summaries,
+    passing_limits,
     total,
 )
 
@@ -27,7 +28,7 @@ MIN_WIDTH = 40
 MAX_TEXT = 600  # characters of one paragraph; the whole text is in results.json
 
 
-def render(results: Results, *, width: int = 80, color: bool = False, limit: int = 20) -> str:
+def render(results: Results, *, width: int = 80, color: bool = False, limit: int = 20, verbose: bool = False) -> str:
     """Verdict and counts, findings, who is off, counts by format; every line at most `width` columns (at least 40) but for commands.
 
     A command is one line however long, so that it can be copied.
@@ -45,10 +46,16 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
     found = findings(results)
     if found:
         lines += ["", f"Findings ({len(found)})"]
-        for finding in found[:limit]:
+        shown = found if verbose else found[:limit]
+        for finding in shown:
             lines += _finding_lines(finding, width, color)
-        if len(found) > limit:
+            if verbose and finding.row.result is not None:
+                text = messages.result_message(finding.row.result)
+                lines += [part for line in text.split("\n") for part in _wrapped(f"    {line}", width, "        ")]
+        if len(found) > len(shown):
             lines += _wrapped(_rest(found[limit:]), width, "  ")
+    for line in passing_limits(results):
+        lines += _wrapped(line, width, "  ")
     lines += ["", *_count_table(results, width, color)]
     if len(results.dumps) > 2:
         lines += ["", "Pairs", *_pair_lines(results, width, color)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -81,8 +82,14 @@ def _of_tensor(results: Results, result: TensorResult) -> Finding:
     cause = "; ".join(f"{messages.visible(d.code)}: {messages.visible(d.sentence)}" for d in diagnoses)
     return Finding(
         result.verdict, result.case_id, result.family, result.candidate, result.tensor, named or messages.visible(speaker.actual),
-        speaker.reason, messages.visible(gate.source) if gate else "", cause, reproduce(results, result.case_id), speaker,
+        speaker.reason, messages.visible(gate.source) if gate else "", cause, run_next(results, result), speaker,
     )  # fmt: skip
+
+
+def run_next(results: Results, result: TensorResult) -> str:
+    """The command that looks at this case alone; of a product that failed it also asks which arithmetic made the bits."""
+    ask = " --explain" if result.family == "gemm" and result.verdict is Verdict.FAIL else ""
+    return reproduce(results, result.case_id) + ask
 
 
 def who(result: TensorResult) -> str:
@@ -124,6 +131,35 @@ _ATTRIBUTION_RANK = (
 
 def _pair_rank(pair: Pair) -> tuple[int, int]:
     return pair.verdict.severity, _ATTRIBUTION_RANK.index(pair.attribution)
+
+
+def passing_limits(results: Results) -> list[str]:
+    """For every gate that was broken, the limit nearest to its own that all values would have kept; a hint, never a reason to loosen it."""
+    broken: dict[tuple[str, str, str, float], list[float]] = {}
+    for t in results.tensors:
+        for s in t.sides:
+            for g in s.gates:
+                if g.passed is False and g.value is not None:
+                    broken.setdefault((g.gate, g.metric, g.comparison, g.limit), []).append(g.value)
+    lines = []
+    for (gate, metric, comparison, limit), values in broken.items():
+        if comparison == "==":
+            most = messages.number(max(values, key=abs), 3)
+            lines.append(f"gate {messages.visible(gate)}: nothing but {metric} == {messages.number(limit)} passes; found up to {most}")
+            continue
+        upper = comparison in ("<=", "<")
+        worst = _outward(max(values) if upper else min(values), upper)
+        would = f"{metric} {'<=' if upper else '>='} {messages.number(worst, 3)} would pass"
+        lines.append(f"gate {messages.visible(gate)}: {would}, the limit is {messages.number(limit)} (broken by {len(values)})")
+    return lines
+
+
+def _outward(value: float, up: bool) -> float:
+    """`value` with three digits, rounded so that it keeps the limit it becomes."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
+    return (math.ceil if up else math.floor)(round(value / unit, 9)) * unit
 
 
 def count_verdicts(

@@ -23,7 +23,7 @@ from accuracy_eval.ops.spec import rows_and_columns
 from accuracy_eval.records import NotCompared, Results, Side, TensorResult, Verdict, to_json
 from accuracy_eval.report import findings as first
 from accuracy_eval.report.platforms import numerics_facts, platform_facts
-from accuracy_eval.report.rows import Row, metric_names, reproduce, shape_text, share_of_limit, tensor_rows
+from accuracy_eval.report.rows import Row, metric_names, shape_text, share_of_limit, tensor_rows
 from accuracy_eval.report.xlsx import SUMMARY, volumes
 
 NAME = "report.html"
@@ -130,7 +130,6 @@ def _lines(results: Results, files: Mapping[int, str]) -> Iterator[Line]:
 def _detail(results: Results, line: Line) -> dict[str, Any]:
     """What opens below a line."""
     item = line.item
-    command = reproduce(results, item.case_id)
     if isinstance(item, NotCompared):
         return {"text": line.rows[0].message, "run": first.NEXT_BY_VERDICT.get(item.verdict, ""), "workbook": line.workbook}
     rows = line.rows
@@ -145,7 +144,7 @@ def _detail(results: Results, line: Line) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "text": messages.result_message(item),
-        "run": command,
+        "run": first.run_next(results, item),
         "workbook": line.workbook,
         "columns": [[_subject(row), str(row.verdict)] for row in rows],
         "metrics": [[n, KNOWN[n].unit if n in KNOWN else "", *(_text(row.flat.get(n)) for row in rows)] for n in names],
