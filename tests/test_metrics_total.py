@@ -13,7 +13,8 @@ from accuracy_eval.metrics.total import TotalMeter
 
 def total(actual, exact, truth, budget=None, fmt="float32", panels=1):
     """The metrics of values given as they are, rounded to `fmt`."""
-    dtype = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn}[fmt]
+    dtype = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+             "float16": np.float16, "float8_e5m2": ml_dtypes.float8_e5m2}[fmt]  # fmt: skip
     actual, exact, truth = (np.atleast_2d(np.asarray(x, np.float64)) for x in (actual, exact, truth))
     codes = actual.astype(dtype).view(f"u{np.dtype(dtype).itemsize}")
     budget = None if budget is None else np.broadcast_to(budget, truth.shape)
@@ -82,6 +83,26 @@ def test_the_snr_of_a_zero_truth_is_undefined_and_that_of_an_exact_result_infini
 def test_what_is_not_finite_on_any_side_is_left_out():
     found = total([6, 10, math.nan, 1, math.inf], [8, 8, 1, math.nan, 1], [8, 6, 1, 1, math.inf])
     assert found == total([6, 10], [8, 8], [8, 6])
+
+
+@pytest.mark.parametrize(("fmt", "dtype"), [("float32", np.float32), ("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16),
+                                            ("float8_e4m3fn", ml_dtypes.float8_e4m3fn), ("float8_e5m2", ml_dtypes.float8_e5m2)])  # fmt: skip
+def test_the_ideal_result_is_the_exact_product_rounded_once(fmt, dtype):
+    rng = np.random.default_rng(3)
+    exact = rng.standard_normal((64, 300)) * np.exp2(rng.integers(-24, 8, (64, 300)))
+    truth = exact * 1.01
+    with np.errstate(over="ignore"):
+        ideal = exact.astype(np.float32).astype(dtype).astype(np.float64)  # to float32 first: no double rounding on 53 random bits
+    keep = np.isfinite(ideal)
+    expected = 10 * math.log10(np.sum(truth[keep] ** 2) / np.sum((ideal - truth)[keep] ** 2))
+    assert total(np.where(keep, ideal, 0), exact, truth, fmt=fmt)["ideal_snr_db"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_integers_are_one_apart_whatever_their_size():
+    codes = np.array([[1000, -70001]], np.int32).view(np.uint32)
+    meter = TotalMeter(1, "int32")
+    meter.update(0, codes, np.array([[1000.4, -70000.6]]), np.array([[1003.0, -70000.0]]))
+    assert meter.result()["ideal_snr_db"] == pytest.approx(10 * math.log10((1003.0**2 + 70000.0**2) / (9 + 1)))
 
 
 def test_an_output_without_elements_has_no_excess():

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.contracts import LAMBDA
-from accuracy_eval.formats import Codes, Format, Values, decode, encode, get_format, ulp
+from accuracy_eval.formats import Codes, Format, Values, decode, get_format
+from accuracy_eval.jit import kernel
 from accuracy_eval.threads import map_threads
 
 CHUNK = 1 << 15  # elements of a task: temporaries stay in the cache
@@ -47,21 +48,13 @@ class TotalMeter:
         map_threads(part, range(0, len(exact), step))
 
     def _sums(self, codes: Codes, exact: Values, truth: Values, budget: Values | None) -> Sums:
-        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            actual, ideal = decode(codes, self.format), decode(encode(exact, self.format), self.format)
-            finite = np.isfinite(actual) & np.isfinite(ideal) & np.isfinite(truth)
-            t = np.where(finite, truth, 0.0)
-            off, floor = (np.where(finite, x - truth, 0.0) ** 2 for x in (actual, ideal))
-            found = np.zeros((len(t), 6))
-            found[:, 0], found[:, 1], found[:, 2] = (np.sum(x, axis=1) for x in (t * t, off, floor))
-            if budget is not None and budget.size:
-                deviation = np.where(finite, budget, 0.0) / LAMBDA
-                step = np.where(deviation > 0, ulp(np.where(finite, exact, 0.0), self.format), 0.0)
-                spread = deviation * (deviation + FLIPS * step)
-                found[:, 3] = np.sum(spread, axis=1)
-                found[:, 4] = np.sum(spread * (4 * floor + 2 * spread), axis=1)
-                found[:, 5] = np.max(np.where(finite, 2 * np.abs(exact - truth) * step, 0.0), axis=1)
-            return found
+        f, found = self.format, np.zeros((len(exact), 6))
+        allowed = np.zeros((0, 0)) if budget is None else budget
+        # integers are numbers whose spacing is 1 everywhere
+        bits, emin = (31, 31) if f.kind == "int" else (f.fraction_bits, f.emin)
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # matters only where the kernel runs uncompiled
+            _add_up(decode(codes, f), exact, truth, allowed, bits, emin, f.max, f.overflow == "saturate", found)
+        return found
 
     def result(self) -> dict[str, Any]:
         """The metrics of registry.DERIVED that total error has; a result without error has +inf dB, a zero truth none."""
@@ -77,6 +70,37 @@ class TotalMeter:
             "excess_row_db": rows[worst],
             "excess_row": worst,
         }
+
+
+@kernel
+def _add_up(
+    actual: Values, exact: Values, truth: Values, budget: Values, fraction_bits: int, emin: int, largest: float, saturates: bool, out: Sums
+) -> None:
+    """out += the sums of each row; budget [0, 0] where there is none."""
+    budgeted = budget.size > 0
+    for r in range(exact.shape[0]):
+        for c in range(exact.shape[1]):
+            a, v, t = actual[r, c], exact[r, c], truth[r, c]
+            if not (math.isfinite(a) and math.isfinite(v) and math.isfinite(t)):
+                continue
+            exponent = emin if v == 0.0 else max(math.frexp(v)[1] - 1, emin)
+            unit = math.ldexp(1.0, exponent - fraction_bits)
+            i = np.rint(v / unit) * unit
+            if abs(i) > largest:
+                if not saturates:
+                    continue
+                i = math.copysign(largest, i)
+            floor = (i - t) ** 2
+            out[r, 0] += t * t
+            out[r, 1] += (a - t) ** 2
+            out[r, 2] += floor
+            if budgeted:
+                deviation = budget[r, c] / LAMBDA
+                if deviation > 0.0:
+                    spread = deviation * (deviation + FLIPS * unit)
+                    out[r, 3] += spread
+                    out[r, 4] += spread * (4.0 * floor + 2.0 * spread)
+                    out[r, 5] = max(out[r, 5], 2.0 * abs(v - t) * unit)
 
 
 def _excess_db(sums: NDArray[np.float64]) -> float:
