@@ -10,11 +10,15 @@ import pytest
 
 from accuracy_eval.metrics.total import TotalMeter
 
+DTYPES = {
+    "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8_e5m2": ml_dtypes.float8_e5m2,
+}  # fmt: skip
+
 
 def total(actual, exact, truth, budget=None, fmt="float32", panels=1):
     """The metrics of values given as they are, rounded to `fmt`."""
-    dtype = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
-             "float16": np.float16, "float8_e5m2": ml_dtypes.float8_e5m2}[fmt]  # fmt: skip
+    dtype = DTYPES[fmt]
     actual, exact, truth = (np.atleast_2d(np.asarray(x, np.float64)) for x in (actual, exact, truth))
     codes = actual.astype(dtype).view(f"u{np.dtype(dtype).itemsize}")
     budget = None if budget is None else np.broadcast_to(budget, truth.shape)
@@ -85,8 +89,7 @@ def test_what_is_not_finite_on_any_side_is_left_out():
     assert found == total([6, 10], [8, 8], [8, 6])
 
 
-@pytest.mark.parametrize(("fmt", "dtype"), [("float32", np.float32), ("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16),
-                                            ("float8_e4m3fn", ml_dtypes.float8_e4m3fn), ("float8_e5m2", ml_dtypes.float8_e5m2)])  # fmt: skip
+@pytest.mark.parametrize(("fmt", "dtype"), DTYPES.items(), ids=list(DTYPES))
 def test_the_ideal_result_is_the_exact_product_rounded_once(fmt, dtype):
     rng = np.random.default_rng(3)
     exact = rng.standard_normal((64, 300)) * np.exp2(rng.integers(-24, 8, (64, 300)))
