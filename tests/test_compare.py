@@ -103,6 +103,14 @@ def test_the_same_wrong_bytes_on_both_sides_are_identical_and_still_fail(tmp_pat
     assert (result.verdict, result.pairs[0].attribution) == (Verdict.FAIL, Attribution.IDENTICAL)
 
 
+def test_a_failure_beside_an_empty_case_exits_with_the_higher_code(tmp_path):
+    failing, empty = make_case("gemm", SHAPE), make_case("gemm", (("m", 0), ("n", 64), ("k", 512)))
+    assert compare_dumps(dump_with(tmp_path, "a", failing, lost_k)).exit_code == 1
+    results = compare_dumps(dump_with(tmp_path, "a", empty, right))
+    assert {t.verdict for t in results.tensors} == {Verdict.FAIL, Verdict.INCONCLUSIVE}
+    assert (results.verdict, results.exit_code) == (Verdict.FAIL, 2)
+
+
 def test_two_different_faults_leave_both_off(tmp_path):
     result = pair(tmp_path, make_case("gemm", SHAPE), lost_k, zero)
     assert result.pairs[0].attribution is Attribution.BOTH_OFF

@@ -24,7 +24,7 @@ from support_results import (
     results_of,
 )
 
-from accuracy_eval.records import Attribution, GateResult, Results, Verdict
+from accuracy_eval.records import Attribution, GateResult, NotCompared, Results, Verdict
 from accuracy_eval.report import console_table, write_reports
 from accuracy_eval.report.console import columns_of
 from accuracy_eval.report.findings import attribution_sentence, passing_limits
@@ -225,10 +225,31 @@ def test_console_colours_only_verdicts_and_changes_no_text() -> None:
 
 
 def test_console_with_many_findings_names_the_causes_of_the_rest() -> None:
-    text = console_table(many_results(2000), limit=5)
+    results = many_results(2000)
+    # another dump is off each time: the findings are not alike
+    tensors = tuple(
+        replace(t, sides=tuple(replace(s, label=f"h200-{i}") for s in t.sides), pairs=()) for i, t in enumerate(results.tensors)
+    )
+    text = console_table(replace(results, tensors=tensors), limit=5)
     assert "Findings (40)\n" in text
     assert text.count("\n  FAIL gemm") == 5
     assert "  and 35 more (35 k-tail-missing): see the Verdict sheets or results.json" in text
+
+
+def test_console_says_the_same_of_several_cases_once() -> None:
+    results = gemm_results()
+    skipped = tuple(
+        NotCompared(f"gemm.m{m}.n8.k8.nt.float32.normal.s0", "gemm", "default", "h200", Verdict.ERROR, "RuntimeError: out of memory")
+        for m in range(1, 13)
+    )
+    text = console_table(replace(results, tensors=(), not_compared=(*skipped, replace(skipped[0], label="cpu"))), width=200)
+    assert text.count("RuntimeError: out of memory") == 2  # once for either dump
+    assert "Findings (13)" in text
+    assert (
+        "  ERROR gemm.m1.n8.k8.nt.float32.normal.s0\n"
+        "    and 11 more: gemm.m2.n8.k8.nt.float32.normal.s0, gemm.m3.n8.k8.nt.float32.normal.s0, gemm.m4.n8.k8.nt.float32.normal.s0, …\n"
+        "    h200: RuntimeError: out of memory\n"
+    ) in text
 
 
 def test_console_of_three_dumps_lists_all_pairs() -> None:

@@ -68,7 +68,8 @@ class _Lazy(click.Group):
 
 EXIT_CODES = """\b
 Exit codes: 0 everything judged passed (warnings and unsupported cases are counted); 1 a failure, a missing case or an error;
-2 inputs differ, nothing could be judged, a wrong argument, an unreadable file, an SSH failure."""
+2 inputs differ, nothing could be judged, a wrong argument, an unreadable file, an SSH failure.
+Of several the highest is returned."""
 
 
 def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:

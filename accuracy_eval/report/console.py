@@ -25,6 +25,7 @@ _COLOURS = {
     Verdict.INCONCLUSIVE: "36", Verdict.UNSUPPORTED: "2",
 }  # fmt: skip
 MIN_WIDTH = 40
+NAMED_OTHERS = 3  # further cases of which a finding says the same
 MAX_TEXT = 600  # characters of one paragraph; the whole text is in results.json
 
 
@@ -46,14 +47,16 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
     found = findings(results)
     if found:
         lines += ["", f"Findings ({len(found)})"]
-        shown = found if verbose else found[:limit]
-        for finding in shown:
-            lines += _finding_lines(finding, width, color)
-            if verbose and finding.row.result is not None:
-                text = messages.result_message(finding.row.result)
+        groups = [[f] for f in found] if verbose else _alike(found)
+        shown = groups if verbose else groups[:limit]
+        for group in shown:
+            lines += _finding_lines(group, width, color)
+            if verbose and group[0].row.result is not None:
+                text = messages.result_message(group[0].row.result)
                 lines += [part for line in text.split("\n") for part in _wrapped(f"    {line}", width, "        ")]
-        if len(found) > len(shown):
-            lines += _wrapped(_rest(found[limit:]), width, "  ")
+        rest = [finding for group in groups[len(shown) :] for finding in group]
+        if rest:
+            lines += _wrapped(_rest(rest), width, "  ")
     for line in passing_limits(results):
         lines += _wrapped(line, width, "  ")
     lines += ["", *_count_table(results, width, color)]
@@ -62,8 +65,20 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _finding_lines(finding: Finding, width: int, color: bool) -> list[str]:
+def _alike(found: list[Finding]) -> list[list[Finding]]:
+    """Findings that say the same of several cases together, in the order of the first of each."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for f in found:
+        groups.setdefault((f.verdict, f.who, f.what, f.cause), []).append(f)
+    return list(groups.values())
+
+
+def _finding_lines(group: list[Finding], width: int, color: bool) -> list[str]:
+    finding, *others = group
     lines = _wrapped(f"  {_paint(finding.verdict, color)} {finding.title}", width, "    ")
+    if others:
+        named = ", ".join(f.title for f in others[:NAMED_OTHERS])
+        lines += _wrapped(f"    and {len(others)} more: {named}{', …' if len(others) > NAMED_OTHERS else ''}", width, "    ")
     who = f"{finding.who}: " if finding.who else ""
     lines += _wrapped(f"    {who}{finding.what}", width, "    ")
     if finding.cause and finding.cause.split(": ", 1)[-1] != finding.what:
