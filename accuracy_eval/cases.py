@@ -150,16 +150,45 @@ def make_case(
 
 
 @dataclass(frozen=True)
+class Expectation:
+    """Candidates of an op that must run, on these vendors ("nvidia", "amd", "cpu"), for these formats and directions; empty: all."""
+
+    op: str
+    candidates: tuple[str, ...]
+    vendor: tuple[str, ...] = ()
+    format: tuple[str, ...] = ()
+    direction: tuple[str, ...] = ()
+
+    def covers(self, case: Case, vendor: str) -> bool:
+        allowed = ((self.vendor, vendor), (self.format, case.format), (self.direction, case.direction))
+        return case.op == self.op and all(not names or name in names for names, name in allowed)
+
+
+def expectations(data: Any) -> tuple[Expectation, ...]:
+    """What a suite or dump says must run: tables of Expectation's fields, or in short {op: names}. UsageError for another key."""
+    rows = [{"op": op, "candidates": names} for op, names in data.items()] if isinstance(data, Mapping) else data or []
+    found = []
+    for row in rows:
+        for key in row:
+            if key not in Expectation.__dataclass_fields__:
+                raise unknown("key of an expectation", key, Expectation.__dataclass_fields__)
+        found.append(
+            Expectation(str(row["op"]), *(tuple(_listed(row.get(k, ()))) for k in ("candidates", "vendor", "format", "direction")))
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
 class Suite:
     """A named list of cases. The digest covers the ids alone: two suites with equal digests ask for the same cases.
 
-    expected  candidate names that must run, by op ("default" always); a missing one fails the comparison
+    expected  what must run besides the default; what does not fails the comparison
     """
 
     name: str
     description: str
     cases: tuple[Case, ...]
-    expected: Mapping[str, tuple[str, ...]]
+    expected: tuple[Expectation, ...]
 
     @property
     def digest(self) -> str:
@@ -211,12 +240,13 @@ def parse_suite(data: Mapping[str, Any], label: str, *, max_m: int | None = None
             cases.setdefault(case_id(case), case)
     if not cases:
         raise UsageError(f"suite {label} holds no cases; expected [[cases]] tables or a [models] table")
-    expected = {op: tuple(names) for op, names in data.get("expected", {}).items()}
-    return Suite(str(data.get("name", Path(label).stem)), str(data.get("description", "")), tuple(cases.values()), expected)
+    return Suite(
+        str(data.get("name", Path(label).stem)), str(data.get("description", "")), tuple(cases.values()), expectations(data.get("expected"))
+    )
 
 
 def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list) else [value]
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _expand(table: Mapping[str, Any], where: str, *, huge: bool) -> Iterator[Case]:
@@ -351,9 +381,11 @@ def shape_text(case: Case) -> str:
 __all__ = [
     "LANES",
     "OPS",
+    "Expectation",
     "Suite",
     "builtin_suites",
     "case_id",
+    "expectations",
     "filter_cases",
     "load_suite",
     "make_case",

@@ -46,6 +46,7 @@ from accuracy_eval.scaling import with_scales
 from accuracy_eval.store import Dump
 from accuracy_eval.threads import thread_count
 from accuracy_eval.version import PRODUCER
+from accuracy_eval.visits import states_text, unvisited, visits, visits_text
 
 ReferenceMode = Literal["full", "sampled", "auto", "none"]
 Progress = Callable[[int, int, str], None]
@@ -73,10 +74,9 @@ class Entry:
     def encoding(self) -> Encoding:
         return "fnuz" if self.dump.platform.get("fp8_encoding") == "fnuz" else "ocp"
 
-    def expected(self, op: str) -> Sequence[str]:
-        """Candidates of the op that the dump's suite says must run."""
-        found: Mapping[str, Sequence[str]] = self.dump.info.get("expected") or {}
-        return found.get(op, ())
+    @property
+    def vendor(self) -> str:
+        return str(self.dump.platform.get("vendor"))
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,8 @@ def compare_dumps(
                 number += 1
                 if progress:
                     progress(number, len(joined), key[0])
+        if not cases:
+            skipped += [n for e in comparison.entries for n in _unvisited(e, keep)]
         return _results(comparison.entries, comparison.profile, tensors, skipped, reference)
 
 
@@ -288,7 +290,7 @@ def _compare_case(
     usable: list[Entry] = []
     for e in entries:
         record = records.get(e.label)
-        if record is None and first.candidate != "default" and first.candidate not in e.expected(first.case.op):
+        if record is None and first.candidate != "default":
             continue  # a library this device does not have: the others are judged by the reference alone
         if record is None:
             others = ", ".join(label for label in records)
@@ -318,6 +320,15 @@ def _compare_case(
     except AccuracyEvalError as error:  # a record that makes no sense costs its case, not the report
         for e in agreed:
             yield skip(e.label, Verdict.ERROR, f"could not be judged: {error}")
+
+
+def _unvisited(e: Entry, keep: Callable[[Case], bool]) -> Iterator[NotCompared]:
+    """Candidates that were expected of the dump and did not run."""
+    records = [r for r in e.dump.records if keep(r.case)]
+    known = {r.id: r.case for r in records}
+    for u in unvisited(records, e.dump.info, e.vendor):
+        case = known.get(u.case_id)
+        yield NotCompared(u.case_id or f"{u.op} (all cases)", get_op(u.op).family, u.candidate, e.label, Verdict.MISSING, u.reason, case)
 
 
 def _check_inputs(
@@ -535,6 +546,9 @@ def _results(
             f"{sampled} of {total} outputs were judged by a sampled reference (exact rows and columns, random projections of all others); "
             "--reference full computes all of it"
         )
+    for e in entries:
+        found = visits(e.dump.records, e.dump.info.get("candidates") or {})
+        notes += [f"{e.label}: {line}" for line in (*visits_text(found), *states_text(e.dump.records))]
     if mode == "none":
         notes.append("no reference: the dumps were judged against each other alone, and no side passes by itself")
     worst = max(verdicts, key=lambda v: v.severity) if judged else Verdict.INCONCLUSIVE

@@ -80,7 +80,12 @@ class _DeviceMode(TorchFunctionMode):
         self.fake = fake
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
+        result = self.dispatch(func, args, dict(kwargs or {}))
+        if self.fake.capturing is not None and isinstance(result, real.Tensor):
+            self.fake.capturing.append((func, args, dict(kwargs or {}), result))
+        return result
+
+    def dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(func, "__name__", str(func))
         owner = str(getattr(getattr(func, "__self__", None), "__name__", ""))
         present = [mark_of(tensor) for tensor in _tensors([args, kwargs])]
@@ -272,6 +277,29 @@ class Stream(contextlib.AbstractContextManager["Stream"]):
         return event or Event()
 
 
+class Graph:
+    """A captured graph: the functions called meanwhile, called again on `replay` into the tensors they gave."""
+
+    def __init__(self, fake: FakeTorch) -> None:
+        self.fake, self.calls = fake, []
+
+    def replay(self) -> None:
+        for func, args, kwargs, result in self.calls:
+            fresh = self.fake.mode.dispatch(func, args, dict(kwargs))
+            if fresh is not result:
+                with real._C.DisableTorchFunction():
+                    result.copy_(fresh)
+
+
+@contextlib.contextmanager
+def _capture(graph: Graph) -> Iterator[None]:
+    graph.fake.__dict__["capturing"] = graph.calls
+    try:
+        yield
+    finally:
+        graph.fake.__dict__["capturing"] = None
+
+
 class FakeTorch(_Proxy):
     """The namespace. `record` is a file of data/devices; `version`, `hip` override the recorded ones.
 
@@ -292,7 +320,7 @@ class FakeTorch(_Proxy):
         rocm = hip or record["torch"]["hip"]
         build = "rocm" + ".".join(rocm.split(".")[:2]) if vendor == "amd" else "cu" + record["torch"]["cuda"].replace(".", "")
         arch = properties["gcnArchName"].split(":")[0] if vendor == "amd" else f"sm_{properties['major']}{properties['minor']}"
-        self.__dict__.update(vendor=vendor, arch=arch, current=0, _blas=None)
+        self.__dict__.update(vendor=vendor, arch=arch, current=0, _blas=None, capturing=None)
         # documented for CUDA since 2.8; the ROCm build has it in source only
         self.__dict__["takes_out_dtype"] = (vendor == "nvidia" and numbers >= (2, 8)) if takes_out_dtype is None else takes_out_dtype
         self.__dict__["rocm"] = tuple(int(part) for part in rocm.split(".")[:2]) if vendor == "amd" else None
@@ -374,6 +402,7 @@ class FakeTorch(_Proxy):
                 "memory_reserved": lambda device=None: 0, "reset_peak_memory_stats": lambda device=None: None,
                 "mem_get_info": lambda device=None: (properties.total_memory, properties.total_memory),
                 "Event": Event, "Stream": Stream, "stream": lambda stream: contextlib.nullcontext(stream),
+                "CUDAGraph": lambda: Graph(self), "graph": _capture,
                 "current_stream": lambda device=None: Stream(), "default_stream": lambda device=None: Stream(),
                 "manual_seed": lambda seed: None, "manual_seed_all": lambda seed: None, "tunable": tunable,
                 "nccl": types.SimpleNamespace(version=lambda: version),
@@ -577,5 +606,6 @@ def fake_torch(device: str = "mi300x", **options: Any) -> Iterator[Any]:
     Options: count (devices), version ("2.8.0"), hip ("6.4.43480"), takes_out_dtype (mm and its like with out_dtype).
     """
     fake = FakeTorch(device_record(device), **options)
-    with _DeviceMode(fake):
+    with _DeviceMode(fake) as mode:
+        fake.__dict__["mode"] = mode
         yield fake

@@ -82,8 +82,11 @@ class Backend(Protocol):
     def prepare(self, case: Case) -> Prepared:
         """Operands of the case on the device. UnsupportedCase when the device has no such format."""
 
-    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int) -> Outcome:
-        """Run `repeats` times on poisoned outputs. UnsupportedCase with the library's reason; anything else is an error of the case."""
+    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int, kernels: bool = False) -> Outcome:
+        """Run `repeats` times on poisoned outputs, and with `kernels` once more to note the names of the kernels.
+
+        UnsupportedCase with the library's reason; anything else is an error of the case.
+        """
 
     def healthy(self) -> bool:
         """Whether the device still answers. After an illegal access a GPU repeats that error to its process for every later call."""

@@ -13,10 +13,11 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accuracy_eval.backends.gemms import GEMMS
 from accuracy_eval.errors import UsageError
 from accuracy_eval.ops import grouped, quantised
 from accuracy_eval.ops.registry import get_op
@@ -34,6 +35,11 @@ class Candidate:
     applies   (case) -> whether there is such an implementation at all; where not, nothing is recorded
     contract  what its calls promise where that differs from the op's default; "" is the default
     built_in  comes with this package: its results are tensors of their own
+    switches  arguments of `flags.case_flags` it runs under; one that does not take filters it
+    needs     what the machine must have: names of FEATURES
+    on_request   runs only where it is named or a suite expects it
+    graph_safe   may be captured in a graph
+    deterministic   whether its library promises equal bytes for equal calls; None where it says nothing
     """
 
     op: str
@@ -43,14 +49,50 @@ class Candidate:
     contract: str = ""
     applies: Callable[[Case], bool] = lambda case: True
     built_in: bool = False
+    switches: Mapping[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    on_request: bool = False
+    graph_safe: bool = True
+    deterministic: bool | None = None
 
+    def filtered(self, case: Case, platform: Mapping[str, Any]) -> str | None:
+        """Why it cannot run the case here, or None: what it needs comes first, then what it says itself."""
+        missing = next((FEATURES[n] for n in self.needs if not FEATURES[n].present(platform)), None)
+        return missing.absence if missing else self.supports(case, platform)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something a candidate may need: whether a machine has it, and what is said where it does not."""
+
+    absence: str
+    present: Callable[[Mapping[str, Any]], bool]
+
+
+def _module(name: str) -> Feature:
+    return Feature(f"{name} is not installed", lambda platform: importlib.util.find_spec(name) is not None)
+
+
+FEATURES: dict[str, Feature] = {
+    "gpu": Feature("needs a GPU", lambda platform: platform.get("vendor") in ("nvidia", "amd")),
+    "nvidia": Feature("needs an NVIDIA GPU", lambda platform: platform.get("vendor") == "nvidia"),
+    "amd": Feature("needs an AMD GPU", lambda platform: platform.get("vendor") == "amd"),
+    **{name: _module(name) for name in ("triton", "jax", "cupy")},
+}
 
 # What torch offers besides its default, by op
 BUILT_IN: tuple[Candidate, ...] = (
     Candidate("gemm", quantised.FAST, quantised.fast_products, contract="fp8fast", applies=quantised.has_fast_accum, built_in=True),
     Candidate("grouped_gemm", quantised.FAST, grouped.fast_products, contract="fp8fast", applies=quantised.has_fast_accum, built_in=True),
     Candidate("gemm", quantised.V1, quantised.v1_products, applies=quantised.has_v1, built_in=True),
-)
+    *(
+        Candidate(
+            "gemm", i.name, i.run, i.supports, switches=i.switches, needs=i.needs, on_request=True, graph_safe=i.graph_safe,
+            deterministic=i.deterministic, applies=i.applies, built_in=True,
+        )
+        for i in GEMMS
+    ),
+)  # fmt: skip
 _USER: dict[tuple[str, str], Candidate] = {}
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from accuracy_eval.backends import flags, platform
 from accuracy_eval.backends.base import Outcome, Prepared, Result, Source
 from accuracy_eval.backends.candidates import Candidate, registered
+from accuracy_eval.backends.kernels import parse_kernel, record_kernels
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError
 from accuracy_eval.formats import get_format
@@ -208,20 +209,20 @@ class TorchBackend:
 
     # running
 
-    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int) -> Outcome:
+    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int, kernels: bool = False) -> Outcome:
         case = prepared.case
         outputs = get_op(case.op).outputs(case, self.encoding)
         for o in outputs:
             if get_format(o.format).storage.itemsize > 1 or hasattr(self.torch, o.format):
                 self.dtype(o.format)
-        reason = candidate.supports(case, self._platform)
+        reason = candidate.filtered(case, self._platform)
         if reason:
             raise UnsupportedCase(reason)
         tf32 = case.format == "tfloat32"
         # kernels of others may write to their operands; the copy also gives the next candidate what it should have
         kept = {} if candidate.built_in else {n: t.detach().clone() for n, t in prepared.tensors.items()}
         found: list[dict[str, Any]] = []
-        with flags.case_flags(self.torch, tf32=tf32, device=self.device):
+        with flags.case_flags(self.torch, tf32=tf32, device=self.device, **candidate.switches):
             for index in range(max(1, repeats)):
                 out = {o.name: self.poisoned(o, POISONS[index % 2]) for o in outputs}
                 self.leave_poison(outputs, POISONS[index % 2])
@@ -237,7 +238,9 @@ class TorchBackend:
         # variables that beat the switches: the result stands, and the report says why it may be off
         overruled = flags.overruled(os.environ, tf32=tf32)
         results = tuple(self.result(o, [r[o.name] for r in found]) for o in outputs)
-        notes = {"overruled": overruled, "operands_changed": changed}
+        notes: dict[str, Any] = {"overruled": overruled, "operands_changed": changed}
+        if kernels:
+            notes |= self._kernels(candidate, prepared, outputs, tf32)
         return Outcome(results, len(found), {name: note for name, note in notes.items() if note})
 
     def _restored(self, tensors: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
@@ -248,6 +251,13 @@ class TorchBackend:
                 changed.append(name)
                 tensors[name].detach().copy_(copy)
         return changed
+
+    def _kernels(self, candidate: Candidate, prepared: Prepared, outputs: tuple[Output, ...], tf32: bool) -> dict[str, Any]:
+        """What the names of the kernels of one more run tell, or why there are none."""
+        out = {o.name: self.poisoned(o, POISONS[0]) for o in outputs}
+        with flags.case_flags(self.torch, tf32=tf32, device=self.device, **candidate.switches):
+            names = record_kernels(self.torch, lambda: self._call(candidate, prepared, out))
+        return {"kernels": [parse_kernel(n) for n in names]} if names else {"kernels_unknown": names.reason}
 
     def _call(self, candidate: Candidate, prepared: Prepared, out: dict[str, Any]) -> dict[str, Any]:
         try:

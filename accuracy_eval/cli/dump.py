@@ -38,7 +38,14 @@ def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | 
 @selection
 @click.option("--seed", type=click.IntRange(min=0), help="Another seed for every case.")
 @click.option("--max-m", type=click.IntRange(min=1), help="Cap the rows of model GEMMs.")
-@click.option("--candidate", "candidates", multiple=True, metavar="NAME", help="Only these implementations (default: all registered).")
+@click.option(
+    "--candidate",
+    "candidates",
+    multiple=True,
+    metavar="NAME",
+    help="Only these implementations, or all (default: the framework's choice, plugins, and what the suite expects).",
+)
+@click.option("--state", "states", multiple=True, metavar="NAME", help="Run each also in this state: graph, stream, misaligned, alone.")
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Python file that registers candidates.")
 @click.option("--repeats", default=2, show_default=True, type=click.IntRange(min=1), help="Runs of each case, compared byte for byte.")
 @click.option(
@@ -58,6 +65,7 @@ def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | 
 @click.option(
     "--plan", "plan_for", metavar="DEVICE", help="Run nothing: print cases, operations, bytes and time, by the rates of h200 or cpu."
 )
+@click.option("--kernels", is_flag=True, help="Record the names of the GPU kernels each case runs (one more run, under the profiler).")
 @click.option("--shard", default="0/1", show_default=True, callback=_shard, help="I/N: only every N-th case, starting at I.")
 @click.option("--resume", is_flag=True, help="Go on with an unfinished dump.")
 @click.option("--store-inputs", is_flag=True, help="Store operands too, not only their digests.")
@@ -106,9 +114,9 @@ def dump_command(
     with _opened(device, encoding, workers, options) as backend:
         with attended_progress() if attended else progress("dump", quiet=quiet or as_json) as update:
             summary = dump(
-                chosen, backend, out, candidates=options["candidates"], repeats=options["repeats"], resume=options["resume"],
-                store_inputs=options["store_inputs"], pack=not options["no_pack"], probe=options["probe"], shard=options["shard"],
-                progress=update,
+                chosen, backend, out, candidates=options["candidates"], states=options["states"], repeats=options["repeats"],
+                kernels=options["kernels"], resume=options["resume"], store_inputs=options["store_inputs"], pack=not options["no_pack"],
+                probe=options["probe"], shard=options["shard"], progress=update,
             )  # fmt: skip
         name = str(backend.platform().get("device_name") or device)
     if as_json:

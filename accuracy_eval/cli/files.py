@@ -50,6 +50,8 @@ def inspect_command(dump: str, case: str | None, candidate: str | None, platform
         for record in chosen:
             click.echo(f"{record.id}  candidate {record.candidate}  {record.status} {record.reason}")
             click.echo(f"contract {record.contract or 'none'}, {record.repeats} repeats")
+            for kernel in record.notes.get("kernels", ()):
+                click.echo(f"  kernel {kernel['name']} ({', '.join(f'{k} {v}' for k, v in kernel.items() if k != 'name')})")
             for t in record.tensors:
                 click.echo(f"  {t.role:7s} {t.name:10s} {t.format:16s} {list(t.shape)!s:20s} {t.sha256}")
         return 0

@@ -17,10 +17,11 @@ from typing import Any
 from accuracy_eval import store
 from accuracy_eval.backends.base import Backend
 from accuracy_eval.cases import Suite, case_id
+from accuracy_eval.dump.choosing import EVERY, chosen, expected_names, registered_facts
 from accuracy_eval.dump.running import Here, Job, Settings
 from accuracy_eval.dump.workers import Crew
 from accuracy_eval.errors import UsageError
-from accuracy_eval.records import CaseRecord
+from accuracy_eval.records import CaseRecord, to_json
 
 Progress = Callable[[int, int, str], None]
 
@@ -46,7 +47,9 @@ def dump(
     out: str | Path,
     *,
     candidates: Sequence[str] = (),
+    states: Sequence[str] = (),
     repeats: int = 2,
+    kernels: bool = False,
     resume: bool = False,
     store_inputs: bool = False,
     pack: bool = True,
@@ -56,8 +59,11 @@ def dump(
 ) -> DumpSummary:
     """Run every case of `suite` on `backend`, in this process or by a crew of workers, and write the results to `out`.
 
-    candidates    names to run; empty runs all registered (each named one must exist for at least one op of the suite)
+    candidates    names to run, or "all"; empty runs the default, the user's, and what the suite expects (each named one must exist for
+                  at least one op of the suite)
+    states        also run each of them in these states of the device (`backends.states.STATES`)
     repeats       runs of each case on differently poisoned outputs; every distinct result is kept
+    kernels       record the names of the kernels that each case runs, where the device tells them
     resume        keep the results in `OUT.parts`, or in a finished `out`, and run only what is missing or failed; they must come from
                   the same suite, device and versions. Without it, leftovers are an error
     store_inputs  keep the operand codes in the file, not only their digests
@@ -74,9 +80,10 @@ def dump(
     info: dict[str, Any] = {
         "suite": suite.name,
         "suite_digest": suite.digest,
-        "expected": {op: list(n) for op, n in suite.expected.items()},
+        "expected": [to_json(e) for e in suite.expected],
     }
     place = backend if isinstance(backend, Crew) else Here(backend)
+    info["candidates"] = registered_facts(suite.cases, place.candidates, candidates)
     provenance = place.platform()
     if out.exists() and not resume:
         raise UsageError(f"{out} exists already; complete it with --resume, remove it, or choose another name")
@@ -95,12 +102,13 @@ def dump(
         info["numerics"] = card["numerics"]
         provenance |= card["platform"]
     run = {**provenance, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    work = [Job(c, tuple(n for n in place.candidates(c) if not candidates or n in candidates)) for c in todo]
+    vendor = str(provenance.get("vendor"))
+    work = [Job(c, chosen(place.candidates(c), candidates, states, expected_names(suite, c, vendor))) for c in todo]
     _check_names(work, candidates)
     jobs = _left(work, finished)
     total = sum(len(j.candidates) for j in work)
     summary = DumpSummary(out, resumed=total - sum(len(j.candidates) for j in jobs))
-    settings = Settings(parts, info, run, repeats, store_inputs)
+    settings = Settings(parts, info, run, repeats, store_inputs, kernels=kernels)
     for count, record in enumerate(place.run(jobs, settings), summary.resumed + 1):
         _count(summary, record)
         if progress:
@@ -153,7 +161,7 @@ def _left(work: Sequence[Job], finished: Collection[tuple[str, str]]) -> list[Jo
 
 
 def _check_names(work: Sequence[Job], names: Sequence[str]) -> None:
-    missing = set(names) - {n for j in work for n in j.candidates}
+    missing = set(names) - {n for j in work for n in j.candidates} - {EVERY}
     if missing:
         raise UsageError(
             f"candidate {', '.join(sorted(missing))} is registered for no op of the suite; register it with --plugin FILE or drop it"

@@ -18,8 +18,10 @@ from accuracy_eval import store
 from accuracy_eval.backends.base import Backend, Outcome, Prepared, Source
 from accuracy_eval.backends.candidates import Candidate
 from accuracy_eval.backends.probing import probed
+from accuracy_eval.backends.states import named
 from accuracy_eval.cases import case_id
 from accuracy_eval.digests import sha256_codes
+from accuracy_eval.dump.choosing import Known, known
 from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.formats import get_format
 from accuracy_eval.ops.registry import get_op
@@ -46,6 +48,7 @@ class Settings:
     repeats: int
     store_inputs: bool
     seat: str = ""
+    kernels: bool = False
 
 
 class Place(Protocol):
@@ -54,8 +57,8 @@ class Place(Protocol):
     def platform(self) -> dict[str, Any]:
         """Flat provenance of the device."""
 
-    def candidates(self, case: Case) -> tuple[str, ...]:
-        """Names of the candidates registered for the case's op that are meant for such cases."""
+    def candidates(self, case: Case) -> tuple[Known, ...]:
+        """The candidates registered for the case's op that are meant for such cases."""
 
     def probe(self) -> dict[str, Any]:
         """The device's numerics card as plain data, and a sentence per format for the platform record."""
@@ -73,8 +76,8 @@ class Here:
     def platform(self) -> dict[str, Any]:
         return self.backend.platform()
 
-    def candidates(self, case: Case) -> tuple[str, ...]:
-        return tuple(c.name for c in self.backend.candidates(case.op) if c.applies(case))
+    def candidates(self, case: Case) -> tuple[Known, ...]:
+        return known(c for c in self.backend.candidates(case.op) if c.applies(case))
 
     def probe(self) -> dict[str, Any]:
         return numerics(self.backend)
@@ -117,15 +120,13 @@ class Runner:
             prepared = self.backend.prepare(job.case)
         except Exception as error:  # noqa: BLE001  whatever a device raises is recorded with its case
             failure = error
-        for candidate in self.backend.candidates(job.case.op):
-            if candidate.name not in job.candidates:
-                continue
+        for candidate in named(self.backend.candidates(job.case.op), job.candidates):
             began, started = time.time(), time.monotonic()
             outcome: Outcome | None = None
             if prepared is not None:
                 failure = None
                 try:
-                    outcome = self.backend.run(prepared, candidate, repeats=settings.repeats)
+                    outcome = self.backend.run(prepared, candidate, repeats=settings.repeats, kernels=settings.kernels)
                 except Exception as error:  # noqa: BLE001  as above
                     failure = error
             # not the tensors: those would hold device memory until written

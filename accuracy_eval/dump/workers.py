@@ -17,6 +17,7 @@ from accuracy_eval.backends.base import Backend
 from accuracy_eval.backends.candidates import load_plugin, registered
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.cases import case_id
+from accuracy_eval.dump.choosing import Known, known
 from accuracy_eval.dump.planning import flop
 from accuracy_eval.dump.running import Job, Runner, Settings, numerics
 from accuracy_eval.engine.local import LocalPool
@@ -34,7 +35,7 @@ class _Hello:
     """What a worker is: the platform of its device and the candidates it has by op."""
 
     platform: dict[str, Any]
-    candidates: dict[str, tuple[str, ...]]
+    candidates: dict[str, tuple[Known, ...]]
 
 
 class Crew:
@@ -88,9 +89,9 @@ class Crew:
         platform: dict[str, Any] = self._pool.hellos[0].platform
         return dict(platform)
 
-    def candidates(self, case: Case) -> tuple[str, ...]:
+    def candidates(self, case: Case) -> tuple[Known, ...]:
         here = {c.name: c for c in registered(case.op)}  # plugins are loaded on both sides
-        return tuple(n for n in self._pool.hellos[0].candidates[case.op] if n not in here or here[n].applies(case))
+        return tuple(k for k in self._pool.hellos[0].candidates[case.op] if k.name not in here or here[k.name].applies(case))
 
     def probe(self) -> dict[str, Any]:
         event = next(self._pool.run([None]))
@@ -147,7 +148,7 @@ class _DumpWorker:
         self._runner = self._stack.enter_context(Runner(self._backend).open())
 
     def hello(self) -> _Hello:
-        return _Hello(self._backend.platform(), {op: tuple(c.name for c in self._backend.candidates(op)) for op in OPS})
+        return _Hello(self._backend.platform(), {op: known(self._backend.candidates(op)) for op in OPS})
 
     def run(self, task: tuple[Job, Settings] | None, done: Done) -> None:
         if task is None:

@@ -1,0 +1,55 @@
+"""Which candidates run for a case: those that were named, else the default, the user's, and what the suite expects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from accuracy_eval.backends.candidates import Candidate
+from accuracy_eval.backends.states import STATES
+from accuracy_eval.cases import Suite
+from accuracy_eval.errors import unknown
+from accuracy_eval.records import Case
+
+EVERY = "all"  # stands for every candidate there is
+
+
+@dataclass(frozen=True)
+class Known:
+    """A candidate as far as choosing goes; see `Candidate`."""
+
+    name: str
+    on_request: bool = False
+    built_in: bool = True
+
+
+def known(candidates: Iterable[Candidate]) -> tuple[Known, ...]:
+    return tuple(Known(c.name, c.on_request, c.built_in) for c in candidates)
+
+
+def expected_names(suite: Suite, case: Case, vendor: str) -> set[str]:
+    """What the suite says must run for the case on that vendor's device."""
+    return {name for e in suite.expected if e.covers(case, vendor) for name in e.candidates}
+
+
+def chosen(there: Sequence[Known], names: Sequence[str], states: Sequence[str], expected: Collection[str]) -> tuple[str, ...]:
+    """Names to run, each followed by itself in every state asked for. UsageError for an unknown state."""
+    for state in states:
+        if state not in STATES:
+            raise unknown("state", state, STATES)
+    wanted = [
+        k.name for k in there
+        if EVERY in names or k.name in names or k.name in expected or (not names and not k.on_request)
+    ]  # fmt: skip
+    return tuple(n for name in wanted for n in (name, *(f"{name}+{state}" for state in states)))
+
+
+def registered_facts(cases: Iterable[Case], of: Callable[[Case], Sequence[Known]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Every candidate by op and name, and whether somebody asked for it: by name, or, where none is named, by registering it."""
+    found: dict[str, dict[str, Any]] = {}
+    for case in cases:
+        for k in of(case):
+            asked = k.name in names or not (names or k.built_in)
+            found.setdefault(case.op, {})[k.name] = {"asked": asked, "on_request": k.on_request}
+    return found
