@@ -25,7 +25,6 @@ from typing import Any
 
 from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.formats import get_family
-from accuracy_eval.ops.gemm import LAYOUTS
 from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.ops.spec import validate
 from accuracy_eval.records import Case, OptionValue
@@ -329,7 +328,7 @@ def filter_cases(
     """The cases that match every given filter; an empty filter matches all. Unknown names raise UsageError."""
     for op in ops:
         get_op(op)
-    _known("layout", layouts, LAYOUTS)
+    _known("layout", layouts, {x for op in OPS.values() for x in op.layouts if x})
     _known("lane", lanes, LANES)
     _known("direction", directions, DIRECTIONS)
     if inputs:

@@ -72,15 +72,15 @@ def test_what_was_lost_is_run_again_by_resume(tmp_path: Path, plugin: str) -> No
 def test_parts_that_cannot_be_written_end_the_dump_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.h5.parts").mkdir()
     with Crew("reference", 1) as crew:
-        monkeypatch.setattr("accuracy_eval.dump.Settings", lambda parts, *rest: _settings(tmp_path / "no" / "\0", *rest))
+        monkeypatch.setattr("accuracy_eval.dump.Settings", lambda parts, *rest, **more: _settings(tmp_path / "no" / "\0", *rest, **more))
         with pytest.raises(ValueError, match="null byte"):
             dump(suite(), crew, tmp_path / "a.h5")
 
 
-def _settings(*values: Any) -> Any:
+def _settings(*values: Any, **more: Any) -> Any:
     from accuracy_eval.dump.running import Settings
 
-    return Settings(*values)
+    return Settings(*values, **more)
 
 
 def test_a_device_that_is_not_there_is_one_clear_error() -> None:

@@ -25,7 +25,7 @@ from accuracy_eval.records import Coded, Verdict
 from accuracy_eval.report import WRITERS
 
 every = pytest.mark.parametrize
-SMALL = {1: (64,), 2: (6, 32), 3: (6, 5, 32), 4: (3, 4, 5, 32)}
+SMALL = {1: (64,), 2: (6, 32), 3: (6, 5, 32), 4: (3, 4, 5, 32), 6: (1, 4, 2, 6, 6, 16)}
 
 
 def small_cases(op):

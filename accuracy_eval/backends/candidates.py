@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accuracy_eval.backends import attentions
 from accuracy_eval.backends.gemms import GEMMS
 from accuracy_eval.errors import UsageError
 from accuracy_eval.ops import grouped, quantised
@@ -91,6 +92,13 @@ BUILT_IN: tuple[Candidate, ...] = (
             deterministic=i.deterministic, applies=i.applies, built_in=True,
         )
         for i in GEMMS
+    ),
+    *(
+        Candidate(
+            "attention", k.name, attentions.run, switches=k.switches, needs=k.needs, on_request=True, deterministic=k.deterministic,
+            built_in=True, applies=lambda case: not case.option("lse", False),
+        )
+        for k in attentions.ATTENTIONS
     ),
 )  # fmt: skip
 _USER: dict[tuple[str, str], Candidate] = {}

@@ -70,11 +70,13 @@ def _default(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any
 
 @functools.cache
 def _compiled(torch: Any) -> Any:
-    return torch.compile(lambda x, y: x @ y, dynamic=False)
+    return torch.compile(lambda x, y: x @ y, dynamic=False, fullgraph=True)
 
 
 def _inductor(torch: Any, case: Case, x: Any, y: Any) -> Any:
-    return _compiled(torch)(x, y)
+    """Compiled for these shapes; without the limit on compilations, after which the compiler would quietly run the eager product."""
+    with torch._dynamo.config.patch(recompile_limit=1 << 16, fail_on_recompile_limit_hit=True):
+        return _compiled(torch)(x, y)
 
 
 def _triton(torch: Any, case: Case, x: Any, y: Any) -> Any:

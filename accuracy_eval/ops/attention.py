@@ -1,0 +1,164 @@
+"""attention: O = softmax(scale · Q · Kᵀ) · V over heads, forward and backward; grouped heads, causal masks, windows, three layouts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from accuracy_eval.cpu_ref.attention import Attention, Result, backward, forward
+from accuracy_eval.errors import UnsupportedCase
+from accuracy_eval.formats import Values, decode
+from accuracy_eval.ops.spec import (
+    Encoding,
+    Inputs,
+    Operand,
+    OpSpec,
+    Output,
+    Panel,
+    Reference,
+    operand_formats,
+    rows_and_columns,
+)  # fmt: skip
+from accuracy_eval.records import Case, OptionValue
+
+FORMATS = ("float32", "float64", "float16", "bfloat16")
+LAYOUTS = ("bhsd", "bshd", "sbhd")  # order of batch, heads, sequence and head dimension in memory
+OPTIONS: dict[str, OptionValue] = {"causal": False, "window": 0, "scale": 0.0, "lse": False}
+
+
+def option(case: Case, name: str) -> Any:
+    return dict(case.options).get(name, OPTIONS[name])
+
+
+def scale_of(case: Case) -> float:
+    """The case's scale, 1/√d where it states none."""
+    return float(option(case, "scale")) or 1.0 / math.sqrt(case.dims["d"])
+
+
+def _axes(case: Case, heads: str, length: str) -> tuple[str, ...]:
+    return tuple({"b": "b", "h": heads, "s": length, "d": "d"}[x] for x in case.layout)
+
+
+def _tensor(case: Case, heads: str, length: str) -> tuple[int, ...]:
+    return tuple(case.dims[x] for x in _axes(case, heads, length))
+
+
+def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
+    fmt = operand_formats(case, 1, encoding)[0]
+    roles = [("q", "h", "s"), ("k", "g", "t"), ("v", "g", "t")]
+    roles += [("grad_out", "h", "s")] if case.direction == "bwd" else []
+    return tuple(Operand(name, _tensor(case, heads, length), fmt, _axes(case, heads, length)) for name, heads, length in roles)
+
+
+def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
+    q, k, v = _operands(case, encoding)[:3]
+    if case.direction == "bwd":
+        return Output("dq", q.shape, q.format), Output("dk", k.shape, k.format), Output("dv", v.shape, v.format)
+    lse = (Output("lse", tuple(case.dims[x] for x in "bhs"), "float64" if q.format == "float64" else "float32"),)
+    return (Output("out", q.shape, q.format), *(lse if option(case, "lse") else ()))
+
+
+def order(layout: str) -> tuple[int, ...]:
+    """Positions of b, h, s, d in a tensor of that layout: a permutation to bhsd."""
+    return tuple(layout.index(x) for x in "bhsd")
+
+
+def unorder(layout: str) -> tuple[int, ...]:
+    """The permutation back from bhsd."""
+    return tuple("bhsd".index(x) for x in layout)
+
+
+def sdpa(torch: Any, case: Case, q: Any, k: Any, v: Any) -> Any:
+    """The framework's attention on bhsd tensors."""
+    mask = None
+    if option(case, "window"):
+        i = torch.arange(q.shape[2], device=q.device)[:, None]
+        j = torch.arange(k.shape[2], device=q.device)[None, :]
+        mask = (j <= i) & (j > i - option(case, "window"))
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=bool(option(case, "causal")) and mask is None, scale=scale_of(case),
+        enable_gqa=q.shape[1] != k.shape[1],
+    )  # fmt: skip
+
+
+def _with_lse(torch: Any, case: Case, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
+    """The fused kernel's own logsumexp, which the public call does not return."""
+    if option(case, "window") or q.shape[1] != k.shape[1]:
+        raise UnsupportedCase("the call that returns lse takes no window and no grouped heads")
+    causal = bool(option(case, "causal"))
+    if q.is_cuda:
+        if q.element_size() > 2:
+            found = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal, scale=scale_of(case))
+        else:
+            found = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale_of(case))
+    else:
+        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale_of(case))
+    return found[0], found[1][:, :, : q.shape[2]]
+
+
+def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+    to, back = order(case.layout), unorder(case.layout)
+    if case.direction == "fwd":
+        q, k, v = (t[n].permute(to) for n in "qkv")
+        if option(case, "lse"):
+            o, lse = _with_lse(torch, case, q, k, v)
+            return {"out": o.permute(back).contiguous(), "lse": lse.contiguous()}
+        return {"out": sdpa(torch, case, q, k, v).permute(back).contiguous()}
+    leaves = [t[n].detach().requires_grad_() for n in "qkv"]
+    o = sdpa(torch, case, *(x.permute(to) for x in leaves)).permute(back)
+    return dict(zip(("dq", "dk", "dv"), torch.autograd.grad(o, leaves, t["grad_out"]), strict=True))
+
+
+def _values(case: Case, inputs: Inputs, name: str) -> Values:
+    coded = inputs[name]
+    return decode(coded.codes, coded.format).transpose(order(case.layout))
+
+
+def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
+    q, k, v = (_values(case, inputs, n) for n in "qkv")
+    problem = Attention(q, k, v, scale_of(case), bool(option(case, "causal")), int(option(case, "window")), inputs["q"].format)
+    found: dict[str, Result] = {}
+
+    def panels(output: Output) -> Iterator[Panel]:
+        if not found:  # one pass gives every output
+            found.update(forward(problem) if case.direction == "fwd" else backward(problem, _values(case, inputs, "grad_out")))
+        result = found[output.name]
+        rows = rows_and_columns(output.shape)
+        back = unorder(case.layout) if result.values.ndim == 4 else tuple(range(result.values.ndim))
+        yield Panel(0, *(x.transpose(back).reshape(rows) for x in (result.values, result.budget)))
+
+    def panels_of(output: Output) -> Callable[[], Iterator[Panel]]:
+        return lambda: panels(output)
+
+    return {o.name: Reference("values", o.format, o.shape, contract, panels_of(o)) for o in _outputs(case, encoding)}
+
+
+def _refuse(case: Case) -> str | None:
+    if case.dims["h"] % max(case.dims["g"], 1):
+        return f"h={case.dims['h']} query heads share g={case.dims['g']} key and value heads; h must be a multiple of g"
+    if (option(case, "causal") or option(case, "window")) and case.dims["t"] != case.dims["s"]:
+        return f"s={case.dims['s']}, t={case.dims['t']}: causal masks and windows align differently between libraries; take s = t"
+    if option(case, "window") < 0 or option(case, "scale") < 0:
+        return "window and scale are 0 (none, 1/√d) or more"
+    if option(case, "lse") and case.direction == "bwd":
+        return "lse has no gradient of its own here: it is an output of the forward pass"
+    return None
+
+
+ATTENTION = OpSpec(
+    name="attention",
+    family="attention",
+    equation="O = softmax(scale · Q · Kᵀ) · V",
+    dims=(("b", "h", "g", "s", "t", "d"),),
+    formats=FORMATS,
+    operands=_operands,
+    outputs=_outputs,
+    torch=_torch,
+    reference=_reference,
+    contract=lambda case: "fp64" if case.format == "float64" else "fp32acc",
+    layouts=LAYOUTS,
+    options=OPTIONS,
+    directions=("fwd", "bwd"),
+    refuse=_refuse,
+)

@@ -1,0 +1,151 @@
+"""attention: values and gradients as float64 autograd gives them, budgets that the framework's kernels keep and broken ones do not."""
+
+import numpy as np
+import pytest
+import torch
+
+from accuracy_eval.backends.torch_device import TorchBackend
+from accuracy_eval.cases import case_id, make_case, parse_case, parse_suite
+from accuracy_eval.compare import compare_dumps
+from accuracy_eval.dump import dump
+from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import decode, encode
+from accuracy_eval.gates import load_profile
+from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.ops.attention import order, scale_of
+from accuracy_eval.ops.operands import operand_codes, stored_inputs
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.records import Coded, Verdict
+from accuracy_eval.store import Dump
+
+SHAPES = {"square": (2, 4, 4, 40, 40, 32), "grouped": (1, 6, 2, 24, 24, 16), "rectangular": (1, 2, 2, 24, 56, 64)}
+FORMS = [
+    ("square", {}), ("square", {"causal": True}), ("grouped", {"causal": True}), ("rectangular", {"scale": 0.5}), ("square", {"window": 8}),
+]  # fmt: skip
+
+
+def case_of(shape, options, fmt, direction="fwd", layout="bhsd", input_class="normal"):
+    sizes = tuple(zip("bhgstd", SHAPES[shape], strict=True))
+    return make_case("attention", sizes, format=fmt, layout=layout, options=options, direction=direction, input_class=input_class)
+
+
+def known(case):
+    spec = get_op("attention")
+    inputs = stored_inputs(spec, case, "ocp", operand_codes(spec, case, "ocp"))
+    return inputs, spec.reference(case, inputs, "ocp", spec.contract(case))
+
+
+def judged(case, name, codes, references):
+    output = next(o for o in get_op(case.op).outputs(case, "ocp") if o.name == name)
+    side = side_of("me", Coded(codes, output.format), contract=references[name].contract)
+    return judge_tensor(case, case_id(case), "attention", "default", output, [side], {"me": references[name]}, load_profile("default"))
+
+
+def naive(case, t):
+    """Attention written out, on bhsd float64 tensors."""
+    q, k, v = t
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    s = q @ k.transpose(-1, -2) * scale_of(case)
+    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None, :]
+    options = dict(case.options)
+    if options.get("causal") or options.get("window"):
+        s = s.masked_fill(~((j <= i) & (j > i - options.get("window", 10**6))), -torch.inf)
+    return s.softmax(-1) @ v, s.logsumexp(-1)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd", "sbhd"])
+@pytest.mark.parametrize(("shape", "options"), FORMS, ids=[f"{s}-{'-'.join(map(str, o)) or 'plain'}" for s, o in FORMS])
+def test_values_and_gradients_are_those_of_float64_autograd(shape, options, layout):
+    case = case_of(shape, options, "bfloat16", "bwd", layout)
+    assert parse_case(case_id(case)) == case
+    inputs, references = known(case)
+    t = {n: torch.from_numpy(decode(c.codes, c.format)).permute(order(layout)) for n, c in inputs.items()}
+    leaves = [t[n].clone().requires_grad_() for n in "qkv"]
+    out, lse = naive(case, leaves)
+    wanted = dict(zip(("dq", "dk", "dv"), torch.autograd.grad(out, leaves, t["grad_out"]), strict=True))
+    forward = case_of(shape, {**options, "lse": True}, "bfloat16", "fwd", layout)
+    _, more = known(forward)
+    for name, value in {**wanted, "out": out, "lse": lse}.items():
+        reference = {**references, **more}[name]
+        (panel,) = reference.panels()
+        mine = panel.values.reshape(reference.shape)
+        mine = mine.transpose(order(layout)) if mine.ndim == 4 else mine
+        np.testing.assert_allclose(mine, value.detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("fmt", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize(("shape", "options"), FORMS, ids=[f"{s}-{'-'.join(map(str, o)) or 'plain'}" for s, o in FORMS])
+def test_what_torch_computes_passes(shape, options, direction, fmt):
+    case = case_of(shape, options, fmt, direction)
+    backend = TorchBackend("cpu")
+    outcome = backend.run(backend.prepare(case), backend.candidates("attention")[0], repeats=1)
+    backend.close()
+    _, references = known(case)
+    for r in outcome.results:
+        result = judged(case, r.name, r.codes[0].result(), references)
+        assert result.verdict is Verdict.PASS, (r.name, result.sides[0].metrics["budget_max"])
+
+
+def test_the_kernels_own_logsumexp_is_an_output():
+    # float32: the CPU's 16-bit kernel exponentiates coarsely, which cancels in out and shows in lse (docs/findings.md)
+    case = case_of("square", {"causal": True, "lse": True}, "float32")
+    backend = TorchBackend("cpu")
+    outcome = backend.run(backend.prepare(case), backend.candidates("attention")[0], repeats=1)
+    backend.close()
+    _, references = known(case)
+    assert {r.name: judged(case, r.name, r.codes[0].result(), references).verdict for r in outcome.results} == {
+        "out": Verdict.PASS, "lse": Verdict.PASS,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("fmt", ["float32", "bfloat16"])
+@pytest.mark.parametrize("input_class", ["normal", "outlier"])
+def test_small_faults_of_attention_fail(fmt, input_class):
+    case = case_of("square", {"causal": True}, fmt, input_class=input_class)
+    inputs, references = known(case)
+    t = [torch.from_numpy(decode(inputs[n].codes, fmt)) for n in "qkv"]
+    healthy = naive(case, t)[0]
+    assert judged(case, "out", encode(healthy.numpy(), fmt), references).verdict is Verdict.PASS
+    q, k, v = t
+    lost = v.clone()
+    lost[:, :, 3] = 0  # one key is not multiplied
+    faults = {
+        "scale": naive(case, (q * 1.01 if fmt == "float32" else q * 1.1, k, v))[0],
+        "lost key": naive(case, (q, k, lost))[0],
+        "no mask": naive(case_of("square", {}, fmt), t)[0],
+        "heads exchanged": healthy.flip(1),
+        "one row": torch.cat([healthy[:, :, :7], healthy[:, :, 7:8] * 1.05, healthy[:, :, 8:]], 2),
+    }
+    for name, value in faults.items():
+        assert judged(case, "out", encode(value.numpy(), fmt), references).verdict is Verdict.FAIL, name
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "message"),
+    [
+        ((1, 3, 2, 8, 8, 4), {}, "h must be a multiple of g"),
+        ((1, 2, 2, 8, 9, 4), {"causal": True}, "take s = t"),
+        ((1, 2, 2, 8, 8, 4), {"window": -1}, "0 .* or more"),
+    ],
+)
+def test_what_attention_cannot_be_is_refused(sizes, options, message):
+    with pytest.raises(UsageError, match=message):
+        make_case("attention", tuple(zip("bhgstd", sizes, strict=True)), options=options)
+
+
+def test_a_pinned_kernel_runs_or_says_why_not(tmp_path):
+    table = {"op": "attention", "shape": "1x2x2x16x16x16", "format": "bfloat16", "options": {"window": [0, 4]}, "direction": ["fwd", "bwd"]}
+    suite = parse_suite({"name": "t", "cases": [table]}, "t")
+    backend = TorchBackend("cpu")
+    dump(suite, backend, tmp_path / "a.h5", candidates=["all"])
+    backend.close()
+    found = {
+        (dict(r.case.options).get("window", 0), r.case.direction, r.candidate): (r.status, r.reason)
+        for r in Dump.open(tmp_path / "a.h5").records
+    }
+    assert found[0, "fwd", "math"] == found[0, "bwd", "flash"] == ("done", "")
+    assert found[0, "fwd", "cudnn"] == ("unsupported", "needs an NVIDIA GPU")
+    results = compare_dumps(tmp_path / "a.h5")
+    assert {t.candidate for t in results.tensors} == {"default", "math", "flash"}
+    assert all(t.verdict is Verdict.PASS for t in results.tensors)
