@@ -429,7 +429,7 @@ def _judge_relation(
     (output,) = spec.outputs(case, entries[0].encoding)
     runs = []
     for e in entries:
-        held = {r.id: r for r in e.dump.records if r.candidate == first.candidate and r.id in ids.values() and r.status == "done"}
+        held = {ident: r for ident in ids.values() if (r := _record(e.dump, ident, first.candidate)) is not None and r.status == "done"}
         absent = [ident for ident in ids.values() if ident not in held]
         if absent:
             why = f"relation {relation.name} compares with case {absent[0]}, of which {e.dump.path.name} holds no result"
@@ -449,6 +449,13 @@ def _judge_relation(
         return np.concatenate([p.budget for p in panels if p.budget is not None])
 
     yield judge_relation(case, first.id, spec.family, first.candidate, output, relation, runs, budget, profile)
+
+
+def _record(dump: Dump, ident: str, candidate: str) -> CaseRecord | None:
+    try:
+        return dump.record(ident, candidate)
+    except UsageError:
+        return None
 
 
 def _stored_output(e: Entry, record: CaseRecord, name: str, verify: bool) -> Coded:

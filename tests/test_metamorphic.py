@@ -10,6 +10,7 @@ import pytest
 import support_kernels
 
 from accuracy_eval.backends import candidates
+from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import case_id, load_suite, make_case, parse_case
@@ -154,3 +155,12 @@ def test_a_dump_of_the_lane_alone_holds_what_it_is_compared_with(tmp_path, capsy
     text = capsys.readouterr().out
     assert "gemm float32 metamorphic" in text
     assert "random" not in text
+
+
+@pytest.mark.parametrize("part", ["MI300X", "H100", "gfx1100"])
+def test_models_of_matrix_units_keep_every_relation(tmp_path, part):
+    failed, results = run(tmp_path / "model.h5", formats=("bfloat16",), backend=open_backend(f"model:{part}"))
+    assert failed == set()
+    (negated,) = [t for t in results.tensors if t.case.option("relation", "") == "negated"]
+    # CDNA3 and RDNA3 round the two signs apart: there the budget judges
+    assert negated.sides[0].gates[0].gate == ("relation" if part == "H100" else "budget")
