@@ -26,28 +26,34 @@ def flop(case: Case) -> int:
 class Rates:
     """What a kind of device was measured to do.
 
-    case_s    seconds a case costs whatever its size: launches, a file, its digests
-    flop_s    operations a second of its products, by size of operands in bits; the widest entry stands for wider ones
-    made_s    bytes of operands made a second
-    written_s bytes of outputs brought to the host, digested and written a second
+    start_s     seconds until the first case runs: interpreter, framework, first kernels
+    case_s      seconds a case costs whatever its size: launches, a file, its digests
+    flop_s      operations a second of its products, by size of operands in bits; the widest entry stands for wider ones
+    drawn_s     bytes of random operands made and digested a second
+    companion_s the same of integer and coded operands, which the host makes
+    written_s   bytes of outputs brought to the host, digested and written a second
     """
 
     source: str
+    start_s: float
     case_s: float
     flop_s: Mapping[int, float]
-    made_s: float
+    drawn_s: float
+    companion_s: float
     written_s: float
 
     def seconds(self, case: Case, sizes: Sizes, repeats: int) -> float:
+        """Of a case, without the start."""
         bits = max(get_format(o).bits for o in sizes.formats) if sizes.formats else 32
         rate = self.flop_s[min((b for b in self.flop_s if b >= bits), default=max(self.flop_s))]
-        return self.case_s + flop(case) * repeats / rate + sizes.operands / self.made_s + sizes.outputs / self.written_s
+        made = sizes.operands / (self.drawn_s if case.lane == "random" else self.companion_s)
+        return self.case_s + flop(case) * repeats / rate + made + sizes.outputs / self.written_s
 
 
 # measured points and how well this model meets them: docs/scale.md
 RATES = {
-    "h200": Rates("one H200, 16 Xeon cores", 0.030, {8: 600e12, 16: 500e12, 32: 40e12, 64: 40e12}, 3.0e9, 1.2e9),
-    "cpu": Rates("2 cores of an EPYC", 0.012, {16: 12e9, 32: 60e9, 64: 30e9}, 1.0e9, 0.4e9),
+    "h200": Rates("one H200, 16 Xeon cores", 5.0, 0.018, {8: 600e12, 16: 500e12, 32: 40e12, 64: 40e12}, 1.45e9, 0.22e9, 1.2e9),
+    "cpu": Rates("2 cores of an EPYC", 3.0, 0.020, {16: 12e9, 32: 60e9, 64: 30e9}, 1.0e9, 0.22e9, 0.4e9),
 }
 
 
@@ -130,7 +136,8 @@ def plan(suite: Suite, device: str = "h200", *, workers: int = 1, repeats: int =
         seconds += times
         disk += sum(s.outputs + (s.operands if store_inputs else 0) for s in found)
         memory = max(memory, largest)
-    return Plan(suite.name, tuple(lines), workers, rates.source, 2 * disk, memory, max(max(seconds), sum(seconds) / workers))
+    total = rates.start_s + max(max(seconds, default=0.0), sum(seconds) / workers)
+    return Plan(suite.name, tuple(lines), workers, rates.source, 2 * disk, memory, total)
 
 
 def table(p: Plan) -> str:

@@ -27,7 +27,8 @@ from accuracy_eval.formats import get_format
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case, CaseRecord, TensorRecord
 
-IN_FLIGHT_BYTES = 3 << 30  # outputs and inputs on the host that are not yet written: bounds memory, keeps the device busy
+MOST_IN_FLIGHT = 16 << 30  # bytes of operands and outputs on the host that are not yet digested and written
+LEAST_IN_FLIGHT = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Runner:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self._budget = _Budget(IN_FLIGHT_BYTES)
+        self._budget = _Budget(in_flight_bytes())
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="write")
 
     @contextmanager
@@ -188,6 +189,15 @@ class _Written:
             self.candidate.contract or get_op(self.case.op).contract(self.case), self.outcome.repeats if self.outcome else 0,
             {r.name: len(r.codes) for r in results}, notes,
         )  # fmt: skip
+
+
+def in_flight_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """An eighth of the memory that is free now, within bounds: several operands are then digested at once while the device goes on."""
+    try:
+        free = next(int(line.split()[1]) << 10 for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return LEAST_IN_FLIGHT
+    return max(LEAST_IN_FLIGHT, min(MOST_IN_FLIGHT, free // 8))
 
 
 class _Budget:

@@ -1,0 +1,64 @@
+"""What a dump costs: sizes and operations counted by hand, memory in flight."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from accuracy_eval.cases import parse_suite
+from accuracy_eval.cli import run
+from accuracy_eval.dump.planning import RATES, duration, plan, table
+from accuracy_eval.dump.running import LEAST_IN_FLIGHT, MOST_IN_FLIGHT, in_flight_bytes
+from accuracy_eval.errors import UsageError
+
+
+def test_operations_and_bytes_are_those_counted_by_hand() -> None:
+    suite = parse_suite(
+        {"name": "t", "cases": [{"op": "gemm", "shape": "8x16x32", "format": "bfloat16", "direction": ["fwd", "bwd"]},
+                                {"op": "exp", "shape": "100", "format": "float32"}]}, "t")  # fmt: skip
+    gemm, exp = plan(suite).lines
+    assert (gemm.cases, gemm.flop) == (2, 2 * 8 * 16 * 32 * (1 + 2))  # backward is two products of that size
+    assert gemm.operands == 2 * ((8 * 32 + 16 * 32) + (8 * 32 + 16 * 32 + 8 * 16))
+    assert gemm.outputs == 2 * (8 * 16 + (8 * 32 + 16 * 32))
+    assert (exp.cases, exp.operands, exp.outputs) == (1, 400, 400)
+    assert plan(suite).disk == 2 * (gemm.outputs + exp.outputs)
+    assert plan(suite, store_inputs=True).disk == 2 * (gemm.outputs + exp.outputs + gemm.operands + exp.operands)
+
+
+def test_more_workers_take_less_time_but_never_less_than_the_longest_case() -> None:
+    suite = parse_suite({"name": "t", "cases": [{"op": "gemm", "shape": ["8192x8192x8192", "64x64x64"], "format": "float32"}]}, "t")
+    alone, shared = plan(suite, workers=1), plan(suite, workers=64)
+    longest = max(
+        line.seconds
+        for line in plan(parse_suite({"name": "t", "cases": [{"op": "gemm", "shape": "8192x8192x8192", "format": "float32"}]}, "t")).lines
+    )
+    assert alone.seconds > shared.seconds >= longest
+
+
+def test_an_unknown_kind_of_device_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=f"allowed: {', '.join(sorted(RATES))}"):
+        plan(parse_suite({"name": "t", "cases": [{"op": "exp", "shape": "4"}]}, "t"), "mi300x")
+
+
+def test_the_command_prints_a_table_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["dump", "smoke", "--plan", "h200", "--workers", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "on 4 workers" in text
+    assert "gemm" in text
+    assert run(["dump", "smoke", "--plan", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["suite"] == "smoke"
+
+
+def test_durations_read_as_people_say_them() -> None:
+    assert [duration(s) for s in (0.25, 12.3, 200.4, 18600)] == ["0.25 s", "12 s", "3 min 20 s", "5 h 10 min"]
+    assert "128 T " in table(plan(parse_suite({"name": "t", "cases": [{"op": "gemm", "shape": "40000x40000x40000"}]}, "t")))
+
+
+def test_memory_in_flight_is_an_eighth_of_what_is_free_within_bounds(tmp_path: Path) -> None:
+    file = tmp_path / "meminfo"
+    for kib, expected in ((32 << 20, 4 << 30), (1 << 20, LEAST_IN_FLIGHT), (1 << 30, MOST_IN_FLIGHT)):
+        file.write_text(f"MemTotal: 1 kB\nMemAvailable: {kib} kB\n")
+        assert in_flight_bytes(file) == expected
+    assert in_flight_bytes(tmp_path / "absent") == LEAST_IN_FLIGHT
