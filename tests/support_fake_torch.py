@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import support_fake_scaled as scaled
 import torch as real
 from torch.overrides import TorchFunctionMode
 
@@ -200,18 +201,19 @@ class _DeviceMode(TorchFunctionMode):
         return _marked(func(*(tensor.to(out_dtype) for tensor in args), **kwargs), mark)
 
     def _do_scaled_mm(self, func: Any, args: Any, kwargs: Any, mark: int | None) -> Any:
-        if func is not real._scaled_mm:
-            raise NotImplementedError("this fake device has no arithmetic for torch.nn.functional.scaled_mm")
         if mark is None:
             return func(*args, **kwargs)
         names = ("a", "b", "scale_a", "scale_b", "bias", "scale_result", "out_dtype", "use_fast_accum")
         given = {**dict(zip(names, args, strict=False)), **{{"self": "a", "mat2": "b"}.get(k, k): v for k, v in kwargs.items()}}
-        return _marked(self.fake.scaled_mm(**given), mark)
+        out = given.pop("out", None)
+        found = _marked(self.fake.scaled_mm(**given), mark)
+        return found if out is None else out.copy_(found)
 
-    def _do_grouped_mm(self, func: Any, args: Any, kwargs: Any, mark: int | None) -> Any:
-        raise NotImplementedError(f"this fake device has no arithmetic for {func.__name__}")
+    def _do_scaled_mm_v2(self, func: Any, args: Any, kwargs: Any, mark: int | None) -> Any:
+        return func(*args, **kwargs) if mark is None else _marked(scaled.scaled_mm_v2(self.fake, *args, **kwargs), mark)
 
-    _do_scaled_grouped_mm = _do_scaled_mm_v2 = _do_grouped_mm
+    def _do_scaled_grouped_mm(self, func: Any, args: Any, kwargs: Any, mark: int | None) -> Any:
+        return func(*args, **kwargs) if mark is None else _marked(scaled.scaled_grouped_mm(self.fake, *args, **kwargs), mark)
 
 
 class _Proxy(types.ModuleType):
@@ -462,7 +464,7 @@ class FakeTorch(_Proxy):
 
     # 8-bit products
 
-    def _scaled_mm_allowed(self) -> bool:
+    def scaled_mm_allowed(self) -> bool:
         if self.vendor == "nvidia":
             capability = (self.record["properties"]["major"], self.record["properties"]["minor"])
             return capability >= (9, 0) or capability == (8, 9)
@@ -476,7 +478,7 @@ class FakeTorch(_Proxy):
         """torch._scaled_mm of this device: its refusals, then the product in float32 from the decoded operands."""
         out_dtype = out_dtype or a.dtype
         m, k, n = a.shape[0], a.shape[1], b.shape[1]
-        if not self._scaled_mm_allowed():
+        if not self.scaled_mm_allowed():
             raise RuntimeError("torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+")
         if k != b.shape[0]:
             raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({m}x{k} and {b.shape[0]}x{n})")
@@ -520,6 +522,18 @@ class FakeTorch(_Proxy):
             f"should be (1, {b.shape[1]}), and both should be contiguous.\n"
             f"Got a.dtype()={scalar_name(a.dtype)}, scale_a.dtype()={scalar_name(scale_a.dtype)}, scale_a.size()={list(scale_a.shape)}"
         )
+
+    def check_encoding(self, a: Any, b: Any) -> None:
+        """Refuse 8-bit floats of another device's encoding, in the library's words."""
+        wrong = [t.dtype for t in (a, b) if t.dtype in FLOAT8 and (t.dtype in FNUZ) != (self.arch == "gfx942")]
+        if wrong and self.vendor == "nvidia":
+            raise RuntimeError(
+                f"INTERNAL ASSERT FAILED at CUDADataType.h: Cannot convert ScalarType {scalar_name(wrong[0])} to cudaDataType."
+            )
+        if wrong and self.arch == "gfx942":
+            raise RuntimeError("CUDA error: HIPBLAS_STATUS_NOT_SUPPORTED when calling `hipblasLtMatmulAlgoGetHeuristic`")
+        if wrong:
+            raise RuntimeError("could not find valid hipblaslt solution")
 
     def _check_bias(self, bias: Any, out_dtype: Any, n: int) -> None:
         if bias is None:

@@ -60,6 +60,68 @@ def test_a_dump_of_each_vendor_records_its_device_and_passes_the_reference(tmp_p
     assert results.exit_code == 0, [t.case_id for t in results.tensors if t.verdict is Verdict.FAIL]
 
 
+RECIPES = parse_suite(
+    {
+        "name": "recipes",
+        "cases": [
+            {"op": "gemm", "shape": "32x64x160", "format": "fp8_e4m3", "direction": ["fwd", "bwd"], "lane": ["random", "exact"],
+             "recipe": ["tensorwise", "rowwise", "hybrid", "block1x128", "mxfp8", "mxfp8_training"]},
+            {"op": "gemm", "shape": "160x64x256", "format": "fp8_e4m3", "lane": "coded",
+             "recipe": ["tensorwise", "rowwise", "block1x128", "block1x128_both", "mxfp8", "mxfp8_training"]},
+            {"op": "gemm", "shape": "160x64x256", "format": "fp4_e2m1", "lane": ["random", "coded"], "recipe": ["mxfp4", "nvfp4"]},
+            {"op": "grouped_gemm", "shape": "3x32x32x64", "format": "fp8_e4m3", "recipe": ["tensorwise", "rowwise"],
+             "direction": ["fwd", "bwd"], "options": {"lens": "zeros", "align": 16, "padding": 16}},
+            {"op": "grouped_gemm", "shape": "3x32x32x64", "format": "bfloat16", "direction": ["fwd", "bwd"],
+             "options": {"lens": "ragged", "padding": 8}},
+        ],
+    },
+    "recipes",
+)  # fmt: skip
+# recipes that run on each device, of the coded lane where they have it
+MX, BLOCKS, ALWAYS = {"mxfp8", "mxfp8_training"}, {"block1x128", "block1x128_both"}, {"tensorwise", "rowwise", "hybrid", ""}
+TAKEN = {
+    "mi300x": ALWAYS,
+    "mi355x": ALWAYS | MX | {"mxfp4"},
+    "h200": ALWAYS | BLOCKS,
+    "b200": ALWAYS | MX | {"mxfp4", "nvfp4"},
+}
+
+
+@pytest.mark.parametrize("device", TAKEN)
+def test_each_part_multiplies_its_own_encoding_and_block_scales_where_its_library_takes_them(tmp_path, device):
+    with fake_torch(device) as torch:
+        backend = TorchBackend("cuda:0", torch=torch)
+        summary = dump(RECIPES, backend, tmp_path / "a.h5", candidates=["default"])
+        backend.close()
+    assert not summary.errors
+    records = Dump.open(tmp_path / "a.h5").records
+    assert {r.case.recipe for r in records if r.status == "done"} == TAKEN[device]
+    suffix = "fnuz" if device == "mi300x" else "fn"
+    formats = {t.format for r in records for t in r.tensors if t.role == "input" and t.name in ("a", "b") and "e4m3" in t.format}
+    assert formats == {f"float8_e4m3{suffix}"}
+    results = compare_dumps(tmp_path / "a.h5")
+    assert results.exit_code == 0, [(t.case_id, t.verdict) for t in results.tensors if t.verdict is not Verdict.PASS]
+    coded = {t.case.recipe for t in results.tensors if t.case.lane == "coded"}
+    assert coded == TAKEN[device] - {"hybrid", ""}
+
+
+def test_reasons_of_what_a_part_lacks_are_its_librarys(tmp_path):
+    reasons = {}
+    for device in TAKEN:
+        with fake_torch(device) as torch:
+            backend = TorchBackend("cuda:0", torch=torch)
+            dump(RECIPES, backend, tmp_path / f"{device}.h5", candidates=["default"])
+            backend.close()
+        for r in Dump.open(tmp_path / f"{device}.h5").records:
+            if r.status == "unsupported":
+                reasons[device, r.case.op, r.case.recipe] = r.reason.removeprefix("torch.nn.functional.scaled_mm: ")
+    assert reasons["mi300x", "gemm", "block1x128"] == "1x128 and 128x128 scaling not available with ROCm"
+    assert reasons["mi300x", "gemm", "mxfp8"] == "Block-wise scaling for Float8_e8m0fnu is only supported on gfx950"
+    assert reasons["mi355x", "gemm", "nvfp4"] == "NVFP4 scaling not supported on ROCM"
+    assert reasons["h200", "gemm", "mxfp8"].startswith("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED")
+    assert reasons["mi355x", "grouped_gemm", "rowwise"].startswith("torch._scaled_grouped_mm: torch._scaled_grouped_mm is only supported")
+
+
 def test_an_fnuz_and_an_ocp_dump_join_and_are_each_judged_by_their_own_reference(tmp_path):
     results = compare_dumps(dump_of("mi300x", tmp_path / "a.h5"), dump_of("h200", tmp_path / "b.h5"))
     by_case = {(t.case_id, t.tensor): t for t in results.tensors}

@@ -126,7 +126,7 @@ def _blocked_mm(torch: Any, left: Scaled, right: Scaled, dtype: Any, fast: bool,
 
 def blocked_v1(torch: Any, left: Scaled, right: Scaled, dtype: Any) -> Any:
     """Float32 scales of blocks through torch._scaled_mm, which tells recipes apart by the shapes of the scales and pads nothing."""
-    scale_a = left.scale.t().contiguous().t() if left.recipe.granularity == "1x128" else left.scale
+    scale_a = _column_major(torch, left.scale) if left.recipe.granularity == "1x128" else left.scale
     scale_b = right.scale.t().contiguous() if right.recipe.granularity == "1x128" else right.scale.t()
     with refusals("torch._scaled_mm"):
         return torch._scaled_mm(left.codes, right.codes.t(), scale_a, scale_b, out_dtype=dtype)
@@ -146,10 +146,10 @@ def _block_scales(torch: Any, functional: Any, s: Scaled, *, hip: bool) -> _Bloc
     grain = s.recipe.granularity
     scale = s.scale
     if grain == "1x128":  # rows next to each other
-        return _BlockScales([scale.t().contiguous().t()], [recipes.BlockWise1x128], [swizzles.NO_SWIZZLE])
+        return _BlockScales([_column_major(torch, scale)], [recipes.BlockWise1x128], [swizzles.NO_SWIZZLE])
     if grain == "128x128":  # blocks along K next to each other, their number raised to a multiple of 4
         padded = functional.pad(scale, (0, -scale.shape[1] % 4))
-        return _BlockScales([padded.t()], [recipes.BlockWise128x128], [swizzles.NO_SWIZZLE])
+        return _BlockScales([_column_major(torch, padded.t())], [recipes.BlockWise128x128], [swizzles.NO_SWIZZLE])
     if grain == "32x32":  # libraries have one scale a row
         scale = scale.repeat_interleave(32, 0)[: s.codes.shape[0]].contiguous()
     name = "BlockWise1x16" if s.recipe.rule == "nvfp4" else "BlockWise1x32"
@@ -161,6 +161,11 @@ def _block_scales(torch: Any, functional: Any, s: Scaled, *, hip: bool) -> _Bloc
     return _BlockScales(
         [*level.scales, s.whole.reshape(1)], [*level.recipes, recipes.TensorWise], [*level.swizzles, swizzles.NO_SWIZZLE]
     )  # fmt: skip
+
+
+def _column_major(torch: Any, scale: Any) -> Any:
+    """A copy whose columns are contiguous; libraries look at the strides of columns of one element, too."""
+    return torch.empty_strided(scale.shape, (1, scale.shape[0]), dtype=scale.dtype, device=scale.device).copy_(scale)
 
 
 def _swizzled(torch: Any, scale: Any) -> Any:
