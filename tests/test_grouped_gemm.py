@@ -245,3 +245,27 @@ def test_an_output_in_another_format_than_the_source_is_the_product_rounded_once
     d = Dump.open(tmp_path / "r.h5")
     found = d.read(d.records[0], "d").view(np.float16)
     assert (found == whole(parts_of(case)[1]["d"]).astype(np.float16)).all()
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "case", "gate"),
+    [
+        ("gemm", "128x96x256", {"format": "fp8_e4m3", "recipe": ["tensorwise", "rowwise", "block1x128", "block1x128_both"]}, "snr-e4m3"),
+        ("gemm", "128x96x256", {"format": "fp8_e4m3", "recipe": "mxfp8_training"}, "snr-e4m3"),
+        ("gemm", "128x96x256", {"format": ["fp8_e5m2", "fp8_e5m2+fp8_e4m3"], "recipe": ["tensorwise", "rowwise"]}, "snr-e5m2"),
+        ("gemm", "128x96x256", {"format": "fp8_e4m3", "recipe": "hybrid"}, "snr-hybrid"),
+        ("gemm", "128x96x256", {"format": "fp4_e2m1", "recipe": ["mxfp4_training", "nvfp4"]}, "snr-fp4"),
+        ("grouped_gemm", "3x64x96x256", {"format": "fp8_e4m3", "recipe": ["tensorwise", "rowwise"]}, "snr-e4m3"),
+        ("grouped_gemm", "3x64x96x256", {"format": "fp4_e2m1", "recipe": ["mxfp4_training", "nvfp4"]}, "snr-grouped-fp4"),
+        ("grouped_gemm", "3x64x96x256", {"format": "bfloat16"}, "snr-grouped-bfloat16"),
+        ("grouped_gemm", "3x64x96x256", {"format": "float16"}, "snr-grouped-float16"),
+    ],
+)
+def test_every_family_has_its_turbo_gate_which_the_ideal_result_passes(tmp_path, op, shape, case, gate):
+    table = {"op": op, "shape": shape, "direction": ["fwd", "bwd"], **case}
+    if "fp8_e5m2+fp8_e4m3" in case["format"]:
+        table["direction"] = "fwd"
+    dump(parse_suite({"name": "one", "cases": [table]}, "one"), ReferenceBackend(), tmp_path / "r.h5")
+    results = compare_dumps(tmp_path / "r.h5", gates="turbo")
+    assert results.exit_code == 0, [(t.case_id, t.tensor, t.sides[0].gates) for t in results.tensors if t.verdict is Verdict.FAIL]
+    assert {gate in {g.gate for g in t.sides[0].gates if g.passed} for t in results.tensors} == {True}
