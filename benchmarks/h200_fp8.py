@@ -135,7 +135,7 @@ def main() -> None:
     compared = time.monotonic()
     records = Dump.open(options.out / "dump.h5").records
     reasons = Counter(
-        (r.case.op, r.case.recipe, r.candidate, r.reason[:160]) for r in records if r.status != "done" and "long" not in r.reason
+        (r.case.op, r.case.recipe, r.candidate, r.reason[:160]) for r in records if r.status != "done" and r.candidate != "fast_as_fp32acc"
     )
     lines = [
         f"{len(suite.cases)} cases on {backend.platform().get('device_name')}: {summary.done} done, {summary.unsupported} unsupported, "

@@ -172,7 +172,7 @@ def test_an_id_names_the_element_family_the_recipe_and_the_format_of_the_source(
         ({"recipe": "", "format": "bfloat16", "options": {"source": "float16"}}, "belong to quantised products"),
         (
             {"recipe": "mxfp4_training", "format": "fp4_e2m1", "direction": "bwd", "shape": (("m", 40), ("n", 64), ("k", 64))},
-            "m=40 must be",
+            "backward: 40 must be",
         ),
     ],
 )

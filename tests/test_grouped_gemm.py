@@ -229,7 +229,7 @@ def test_the_id_states_groups_lengths_and_padding():
         ({"out_format": "float32"}, "operands' own format"),
         ({"options": {"source": "float16"}}, "belongs to quantised products"),
         ({"recipe": "rowwise", "format": "fp8_e4m3", "out_format": "fp8_e4m3"}, "float of 16 bits or more"),
-        ({"recipe": "mxfp4_training", "format": "fp4_e2m1", "direction": "bwd"}, "take align=16"),
+        ({"recipe": "mxfp4_training", "format": "fp4_e2m1", "direction": "bwd"}, "rotates 16 rows at a time backward: 24 must"),
     ],
 )
 def test_what_no_grouped_product_is_gets_refused(more, message):

@@ -204,7 +204,7 @@ def _refuse(case: Case) -> str | None:
     if reason:
         return reason
     if case.recipe:
-        return quantised.refuse(case)
+        return quantised.refuse(case, (case.dims["m"],))
     narrow = [f for f in case.format.split("+") if get_family(f) not in FORMATS]
     if narrow:
         return f"{narrow[0]} operands need a recipe that says how they are scaled, such as tensorwise or unit"

@@ -48,7 +48,7 @@ from accuracy_eval.ops.spec import (
     row_blocks,
     rows_and_columns,
 )
-from accuracy_eval.quantize import Quantised, Recipe, dequantize, get_recipe, quantize
+from accuracy_eval.quantize import Quantised, Recipe, dequantize, quantize
 from accuracy_eval.records import Case, Coded, OptionValue
 
 LAYOUTS = ("nt", "nn")
@@ -378,7 +378,8 @@ def _refuse(case: Case) -> str | None:
     if len(case.format.split("+")) > 1 and not case.recipe:
         return "operands of one format; found two"
     if case.recipe:
-        return _refuse_recipe(case)
+        narrow = case.out_format.startswith("fp8")
+        return "the output of a grouped product is a float of 16 bits or more" if narrow else quantised.refuse(case, _lens(case))
     if get_format(case.format).name not in FORMATS:
         return f"{case.format} operands need a recipe that says how they are scaled, such as tensorwise or rowwise"
     if "source" in dict(case.options):
@@ -386,14 +387,6 @@ def _refuse(case: Case) -> str | None:
     if case.out_format and case.out_format != case.format:
         return f"output {case.out_format} from {case.format} operands; allowed: the operands' own format"
     return None
-
-
-def _refuse_recipe(case: Case) -> str | None:
-    if case.out_format.startswith("fp8"):
-        return "the output of a grouped product is a float of 16 bits or more"
-    if get_recipe(case.recipe).transposed and case.direction == "bwd" and any(n % 16 for n in _lens(case)):
-        return f"recipe {case.recipe} rotates 16 rows of a group at a time: take align=16"
-    return quantised.refuse(replace(case, shape=(("m", 16), ("n", case.dims["n"]), ("k", case.dims["k"]))))
 
 
 GROUPED = OpSpec(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -197,8 +197,8 @@ def contract(case: Case) -> str:
     return "fp8promoted" if name == "fp8fast" else name
 
 
-def refuse(case: Case) -> str | None:
-    """Why this quantised case does not exist, or None."""
+def refuse(case: Case, lengths: Iterable[int]) -> str | None:
+    """Why this quantised case does not exist, or None. lengths: contractions of the factors that are transposed backward."""
     recipe = get_recipe(case.recipe)
     formats = case.format.split("+")
     if case.lane == "coded" and case.direction != "fwd":
@@ -225,7 +225,7 @@ def refuse(case: Case) -> str | None:
         return "result_scale scales an 8-bit float output; found none"
     if any(case.option(name, default) != default for name, default in (("alpha", 1.0), ("beta", 0.0), ("bias", False), ("c", "values"))):
         return "a recipe and alpha, beta, C or bias together; take one of them"
-    length = case.dims["m"] if case.direction == "bwd" and recipe.transposed else 0
-    if length % 16:
-        return f"recipe {recipe.name} rotates 16 elements at a time along the contraction: m={length} must be a multiple of 16"
+    ragged = [n for n in lengths if n % 16]
+    if ragged and case.direction == "bwd" and recipe.transposed:
+        return f"recipe {recipe.name} rotates 16 rows at a time backward: {ragged[0]} must be a multiple of 16"
     return None
