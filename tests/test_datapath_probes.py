@@ -55,6 +55,21 @@ def test_hopper_and_blackwell_16_bit_units_cannot_be_told_apart_but_ampere_can()
     assert format_card(model_matmul("ampere", "float16"), "float16", "float32").matches == ("turing", "ampere", "ada")
 
 
+@pytest.mark.parametrize(
+    ("model", "fmt", "match"),
+    [
+        ("tf32rne T8.25.23 c32 seq", "float32", "hopper, operands rounded to TF32"),
+        ("F c8 seq", "float32", "fused multiply-adds in order"),
+        ("T16.25.23 c32 seq", "bfloat16", "hopper"), ("F r2x8 seq", "float32", "fused multiply-adds in order"),
+    ],
+)  # fmt: skip
+def test_a_unit_is_known_though_the_library_cuts_the_questions_k(model: str, fmt: str, match: str) -> None:
+    card = format_card(model_matmul(model, fmt), fmt, "float32")
+    assert match in card.matches
+    assert card.sentence.endswith(", k in pieces that are added to nearest")
+    assert not set(card.matches) & {"ampere", "ada", "cdna3", "ampere, operands rounded to TF32"}
+
+
 def test_an_unknown_unit_is_said_to_be_unknown_with_what_differs_from_the_closest() -> None:
     card = format_card(model_matmul("T16.26.23", "bfloat16"), "bfloat16", "float32")
     assert card.matches == ()

@@ -12,7 +12,7 @@ from typing import Any
 from accuracy_eval.datapath.compositions import parse
 from accuracy_eval.datapath.evaluation import Problem, evaluate
 from accuracy_eval.datapath.expectations import EXPECTATIONS, same_answer
-from accuracy_eval.datapath.probes import INFORMATION, PROBES, Answer, Matmul, narrow, probe
+from accuracy_eval.datapath.probes import BLOCK_POSITIONS, INFORMATION, PROBES, Answer, Matmul, narrow, probe
 from accuracy_eval.datapath.products import gemm
 from accuracy_eval.datapath.trees import summation_tree
 from accuracy_eval.errors import UnsupportedCase, UsageError
@@ -20,6 +20,8 @@ from accuracy_eval.formats import Codes, get_format
 from accuracy_eval.records import to_json
 
 TREE_LENGTH, TREE_SIDE = 64, 128  # the product whose order of additions a card draws
+SPANNING = ("survivors", "rounding", "tiny_accumulator")  # questions whose terms lie in more than one block of 32
+TO_NEAREST = (2, -2)
 CHAIN = "fused multiply-adds in order"  # the name in the table of what is no matrix unit
 NEEDED = 8  # answers that must have been compared before anything counts as a match
 
@@ -53,6 +55,8 @@ class FormatCard:
     tree       the order in which 64 products are added, in words; why there is none where it could not be read
     deterministic  whether repeated products had the same bytes
     matches    known units that give every compared answer
+    split      they do but for the order: the library cut k of the questions into pieces, so what spans two of them (survivors far apart,
+               rounding and tiny accumulators) shows the join
     closest    where none does: the nearest unit, and the answers that differ: probe → (found, expected)
     """
 
@@ -66,6 +70,7 @@ class FormatCard:
     differs: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     mode: str = ""
     tree: str = ""
+    split: bool = False
 
     @property
     def name(self) -> str:
@@ -75,7 +80,7 @@ class FormatCard:
     def sentence(self) -> str:
         """What the format's arithmetic is, in one line."""
         if self.matches:
-            return f"matches {' = '.join(self.matches)}"
+            return f"matches {' = '.join(self.matches)}" + (", k in pieces that are added to nearest" if self.split else "")
         if not self.closest:
             return "unknown: nothing known takes this format"
         wrong = "; ".join(f"{name} {_show(found)}, expected {_show(expected)}" for name, (found, expected) in self.differs.items())
@@ -182,9 +187,33 @@ def format_card(matmul: Matmul, fmt: str, out: str, *, lengths: Sequence[int] = 
             matches.append(name)
         if not best or len(wrong) < len(fewest):
             best, fewest = name, wrong
+    split = not matches
+    if split:
+        matches = [name for name, expected in _known(f.name, o.name) if _matches_split(found.answers, expected)]
     if matches:
         best, fewest = "", {}
-    return FormatCard(f.name, o.name, found.answers, survivors, found.deterministic, tuple(dict.fromkeys(matches)), best, fewest)
+    return FormatCard(
+        f.name,
+        o.name,
+        found.answers,
+        survivors,
+        found.deterministic,
+        tuple(dict.fromkeys(matches)),
+        best,
+        fewest,
+        split=split and bool(matches),
+    )
+
+
+def _matches_split(found: Mapping[str, Answer], expected: Mapping[str, Answer]) -> bool:
+    """Whether a device gives a unit's answers where one piece of k holds the question, and those of a join to nearest where two do."""
+    near = BLOCK_POSITIONS.index(4) + 1
+    survivors = found["survivors"], expected["survivors"]
+    if not all(isinstance(s, tuple) for s in survivors) or survivors[0][:near] != survivors[1][:near]:  # type: ignore[index]
+        return False
+    joined = found["survivors"] != expected["survivors"] and found["rounding"] in (expected["rounding"], TO_NEAREST)
+    asked = [k for k, v in expected.items() if k not in (*INFORMATION, *SPANNING) and found.get(k) is not None]
+    return joined and len(asked) >= NEEDED - 2 and all(same_answer(found[k], expected[k]) for k in asked)
 
 
 @cache

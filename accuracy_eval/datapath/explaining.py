@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from typing import Any, Literal
 
 import numpy as np
@@ -35,6 +35,8 @@ MOST = 1 << 23  # and elements
 SAMPLE = 8192
 VERIFY = 256  # elements of the other half a survivor is first checked on
 CHUNK = 512  # elements evaluated together
+PARTS = 4  # groups of them whose operands are kept ready
+TIED = 1024  # elements ties are checked on
 TIES = 24  # ties that are checked and named
 SIMPLE = 2  # stages searched to their end, so that ties among simple compositions are complete
 BATCH = 64  # hypotheses between two looks at the clock of progress
@@ -163,6 +165,7 @@ class _Search:
         if not len(self.verify_half):
             self.verify_half = self.search_half
         self.tried = 0
+        self.parts: dict[bytes, Problem] = {}
         self.losers: dict[Composition, float] = {}
         self.matched: dict[Composition, NDArray[np.bool_]] = {}  # elements reproduced, of compositions checked everywhere
         self.promise: dict[tuple[str, Rule], float] = {}  # best fraction a rule has reached so far, whatever the order and pieces
@@ -204,8 +207,7 @@ class _Search:
         winners: list[_Survivor] = []
         best = _Survivor(Composition(candidates[0][1], pre=candidates[0][0]), -1.0)
         for number, chains in enumerate(self._pruned(self._stages(candidates), sub, few)):
-            for first in range(0, len(chains), BATCH):
-                batch = chains[first : first + BATCH]
+            while batch := list(islice(chains, BATCH)):
                 found = [s for part in map_threads(lambda chain: self._hypotheses(chain, sub, few), batch) for s in part]
                 self.tried += len(found)
                 survivors = sorted((s for s in found if s.fraction >= NEAR), key=lambda s: -s.fraction)
@@ -221,11 +223,11 @@ class _Search:
                     break
             # a few corrupted elements of a wide output: no other composition comes closer. A narrow output agrees that far with most
             nearly = not self.narrow and best.fraction >= 1 - CORRUPT
-            if winners or nearly or self.tried >= self.tries or correct:
+            if winners or nearly or self.tried >= self.tries:
                 break
         return self._report(winners, best, correct)
 
-    def _stages(self, candidates: list[tuple[str, Rule]]) -> Iterator[list[Chain]]:
+    def _stages(self, candidates: list[tuple[str, Rule]]) -> Iterator[Iterator[Chain]]:
         def ranked() -> list[tuple[str, Rule]]:
             return sorted(candidates, key=lambda c: -self.promise.get(c, 0.0))
 
@@ -278,14 +280,20 @@ class _Search:
             same |= self.nan[where] & is_nan(codes, self.out)
         return same
 
-    def _pruned(self, source: Iterator[list[Chain]], sub: Problem, few: NDArray[np.int64]) -> Iterator[list[Chain]]:
+    def _pruned(self, source: Iterator[Iterator[Chain]], sub: Problem, few: NDArray[np.int64]) -> Iterator[Iterator[Chain]]:
         """The stages, without rules whose error is of another size altogether: a 14-bit sum does not make float32's last bit."""
         kept: dict[tuple[str, Rule], bool] = {}
+
+        def plausible(c: Chain) -> bool:
+            if (c.pre, c.rule) not in kept:
+                kept[c.pre, c.rule] = self._plausible(c.pre, c.rule, sub, few)
+            return kept[c.pre, c.rule]
+
         for number, chains in enumerate(source):
             if number == 0 or self.narrow or self.problem.block:
                 yield chains
                 continue
-            yield [c for c in chains if kept.setdefault((c.pre, c.rule), self._plausible(c.pre, c.rule, sub, few))]
+            yield (c for c in chains if plausible(c))
 
     def _plausible(self, pre: str, rule: Rule, sub: Problem, few: NDArray[np.int64]) -> bool:
         composition = Composition(rule, pre=pre, cast=self._cast(rule), epilogue=epilogues(sub, self.out)[0])
@@ -338,9 +346,20 @@ class _Search:
         parts = [where[x : x + CHUNK] for x in range(0, len(where), CHUNK)]
 
         def one(part: NDArray[np.int64]) -> NDArray[np.bool_]:
-            return self._equal(evaluate(composition, self.problem.at(self.i[part], self.j[part])), part)
+            return self._equal(evaluate(composition, self._part(part)), part)
 
         return np.concatenate(map_threads(one, parts))
+
+    def _part(self, part: NDArray[np.int64]) -> Problem:
+        """The problem of some elements; the last few asked for are kept, as many compositions are checked on them."""
+        key = part.tobytes()
+        found = self.parts.get(key)
+        if found is None:
+            found = self.problem.at(self.i[part], self.j[part])
+            if len(self.parts) >= PARTS:
+                self.parts.clear()
+            self.parts[key] = found
+        return found
 
     def _everywhere(self, composition: Composition) -> NDArray[np.bool_]:
         """Which of the elements (all, or the sample) the composition reproduces."""
@@ -370,7 +389,7 @@ class _Search:
             c = canonical(w.composition, k)
             if c != canonical(first, k):
                 spelled.setdefault(str(c), c)
-        sample = self._spread(np.arange(len(self.i)), 4096)
+        sample = self._spread(np.arange(len(self.i)), TIED)
         ties = [text for text, c in list(spelled.items())[:TIES] if self._at(c, sample).all()]
         more = max(len(spelled) - TIES, 0)
         matched = self.matched[first]

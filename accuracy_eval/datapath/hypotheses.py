@@ -29,6 +29,7 @@ LANES = ("lanes4x4.2", "lanes2x4.2", "lanes4x8.4", "lanes2x8.4", "lanes4x16.8", 
 LANE_KINDS = ("trfdpa", "gtrfdpa", "rdna3", "rdna4", "exact", "flush")
 
 LANE_COUNTS = (4, 8, 16, 32, 64, 128, 256)  # threads of a matrix-vector kernel that share a dot product
+SHORT_KINDS = ("tfdpa", "half", "trfdpa", "exact", "fma", "fma64", "muladd")  # zeros count for nothing, a block's products have no order
 VECTOR_KINDS = ("fma", "fma64", "muladd")
 
 TRUNCATES = ("tfdpa",)
@@ -100,27 +101,25 @@ def _pres(row: Unit, pair: tuple[str, str]) -> tuple[str, ...]:
     return ()
 
 
-def stages(candidates: list[tuple[str, Rule]], k: int, block: int, ranked: Callable[[], list[tuple[str, Rule]]]) -> Iterator[list[Chain]]:
-    """Lists of chains without repetitions, from simple to intricate.
+def stages(
+    candidates: list[tuple[str, Rule]], k: int, block: int, ranked: Callable[[], list[tuple[str, Rule]]]
+) -> Iterator[Iterator[Chain]]:
+    """Stages of chains without repetitions, from simple to intricate; each is made as it is read.
 
     block   width of block scales, 0 without
     ranked  the candidates, most promising first, as known when the intricate stages begin
     """
     seen: set[int] = set()
 
-    def fresh(chains: Iterable[Chain]) -> list[Chain]:
-        out = []
+    def fresh(chains: Iterable[Chain]) -> Iterator[Chain]:
         for chain in chains:
             r = chain.rule
-            arith = arithmetic(r, chain.order, chain.pieces, k, chain.inner)
-            width = r.L if r.kind not in ("tfdpa", "half") else 0  # a T-FDPA rule's blocks say it
             # two digests of 64 bits of 10⁴ chains coincide with probability 10⁻¹¹
             nested = (chain.pieces, chain.inner, chain.inner_join) if chain.inner.group else ()
-            key = hash((chain.pre, nested, r.kind, r.F, r.P, r.e0, r.accumulator, width, arith))
+            key = hash((chain.pre, nested, r.kind, r.F, r.P, r.e0, r.accumulator, _arithmetic_key(chain, k)))
             if key not in seen:
                 seen.add(key)
-                out.append(chain)
-        return out
+                yield chain
 
     residues = [FWD] + [Order(residue=t) for t in TILES if k % t and k > t]
     if block:
@@ -141,6 +140,22 @@ def stages(candidates: list[tuple[str, Rule]], k: int, block: int, ranked: Calla
     for p, r in candidates:
         orders = residues + (lanes[:4] if r.kind in LANE_KINDS else [])
         yield fresh(Chain(r, p, o, Pieces(s, g)) for g in GRAINS for s in ROBINS if s * g < k + g for o in orders)
+
+
+def _arithmetic_key(chain: Chain, k: int) -> object:
+    """Equal for chains of one rule that do the same arithmetic.
+
+    Contiguous pieces have a short form: their width, and what each length of piece leaves over for its first tile. A first tile of whole
+    blocks is no other arithmetic, nor is any where zeros count for nothing and blocks have one product.
+    """
+    rule, pieces = chain.rule, chain.pieces
+    if pieces.group and not pieces.count and chain.order == FWD and not chain.inner.group and rule.kind in SHORT_KINDS and pieces.group < k:
+        lengths = {min(pieces.group, k), k % pieces.group} - {0}
+        first = tuple(sorted((n, n % pieces.residue) for n in lengths if pieces.residue and n % pieces.residue % rule.L))
+        return rule.L, pieces.group, first
+    # a T-FDPA rule's blocks say its width
+    width = rule.L if rule.kind not in ("tfdpa", "half") else 0
+    return width, arithmetic(rule, chain.order, pieces, k, chain.inner)
 
 
 def vector_cuts(k: int) -> Iterator[tuple[Pieces, Pieces, Join]]:
