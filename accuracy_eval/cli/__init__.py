@@ -23,6 +23,7 @@ _COMMANDS = {
     "explain": "accuracy_eval.cli.explain",
     "probe": "accuracy_eval.cli.probe",
     "predict": "accuracy_eval.cli.predict",
+    "atlas": "accuracy_eval.cli.atlas",
     "demo": "accuracy_eval.cli.demo",
     "completion": "accuracy_eval.cli.completion",
 }
@@ -39,6 +40,7 @@ _SUMMARIES = {
     "fixtures": "Operands and exact results as files for engines without torch.",
     "gates": "Put known faults into results and show which gate catches them.",
     "explain": "Name the order of operations that makes each product's bits.",
+    "atlas": "A page of how platforms multiply and compute special functions.",
     "predict": "Write what a matrix unit will return, before anyone has run it.",
     "probe": "Ask a device how it multiplies: its numerics card, compared with known units.",
     "demo": "Compare this machine with a packaged H200 dump and the reference.",

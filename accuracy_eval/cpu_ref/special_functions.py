@@ -67,6 +67,9 @@ class Function:
     wide         intervals that reach overflow, underflow, saturation, poles and (sin, cos) large arguments
     ulps         limit for float32; 16-bit and smaller results: 1 ulp, since they are computed in float32 and rounded once
     tails        by arithmetic, "float32" (also for smaller formats) and "float64"
+    monotone     over all x of one sign; "" where it is not
+    parity       "odd": f(−x) = −f(x), "even": f(−x) = f(x)
+    values       interval its values lie in; a correctly rounded result may touch the ends
     """
 
     name: str
@@ -82,6 +85,9 @@ class Function:
     sensitivity: Callable[[Values, Values, Values], Values] | None = None
     saved: bool = False
     tails: Mapping[str, tuple[Tail, ...]] | None = None
+    monotone: Literal["", "increasing", "decreasing"] = ""
+    parity: Literal["", "odd", "even"] = ""
+    values: tuple[float, float] = (-np.inf, np.inf)
 
     @property
     def arity(self) -> int:
@@ -119,6 +125,8 @@ FUNCTIONS: dict[str, Function] = {
     for f in (
         Function(
             "exp",
+            monotone="increasing",
+            values=(0.0, np.inf),
             formula="e^x",
             exact=lambda c, x: c.exp(x),
             kernel="exp",
@@ -130,6 +138,8 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "exp2",
+            monotone="increasing",
+            values=(0.0, np.inf),
             formula="2^x",
             exact=lambda c, x: c.power(2, x),
             kernel="exp2",
@@ -141,6 +151,8 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "expm1",
+            monotone="increasing",
+            values=(-1.0, np.inf),
             formula="e^x − 1",
             exact=lambda c, x: c.expm1(x),
             kernel="expm1",
@@ -153,6 +165,7 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "log",
+            monotone="increasing",
             formula="ln x; log(±0) = −Inf",
             exact=lambda c, x: c.log(x),
             kernel="log",
@@ -165,6 +178,7 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "log2",
+            monotone="increasing",
             formula="log2 x; log2(±0) = −Inf",
             exact=lambda c, x: c.log(x) / c.ln2,
             kernel="log2",
@@ -177,6 +191,7 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "log10",
+            monotone="increasing",
             formula="log10 x; log10(±0) = −Inf",
             exact=lambda c, x: c.log10(x),
             kernel="log10",
@@ -189,6 +204,7 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "log1p",
+            monotone="increasing",
             formula="ln(1 + x); log1p(−1) = −Inf",
             exact=lambda c, x: c.log1p(x),
             kernel="log1p",
@@ -201,6 +217,8 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "sqrt",
+            monotone="increasing",
+            values=(0.0, np.inf),
             formula="√x; sqrt(−0) = −0",
             exact=lambda c, x: c.sqrt(x),
             kernel="sqrt",
@@ -214,6 +232,8 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "rsqrt",
+            monotone="decreasing",
+            values=(0.0, np.inf),
             formula="1/√x; rsqrt(±0) = ±Inf",
             exact=lambda c, x: 1 / c.sqrt(x),
             kernel="rsqrt",
@@ -227,6 +247,8 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "reciprocal",
+            monotone="decreasing",
+            parity="odd",
             formula="1/x; 1/±0 = ±Inf",
             exact=lambda c, x: 1 / x,
             kernel="reciprocal",
@@ -239,6 +261,8 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "sigmoid",
+            monotone="increasing",
+            values=(0.0, 1.0),
             formula="1/(1 + e^−x)",
             exact=lambda c, x: 1 / (1 + c.exp(-x)),
             kernel="sigmoid",
@@ -255,6 +279,9 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "tanh",
+            monotone="increasing",
+            parity="odd",
+            values=(-1.0, 1.0),
             formula="tanh x",
             exact=lambda c, x: c.tanh(x),
             kernel="tanh",
@@ -267,6 +294,9 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "erf",
+            monotone="increasing",
+            parity="odd",
+            values=(-1.0, 1.0),
             formula="2/√π·∫₀ˣ e^−t² dt",
             exact=lambda c, x: c.erf(x),
             kernel="erf",
@@ -278,6 +308,8 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "sin",
+            parity="odd",
+            values=(-1.0, 1.0),
             formula="sin x",
             exact=lambda c, x: c.sin(x),
             kernel="sin",
@@ -288,6 +320,8 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "cos",
+            parity="even",
+            values=(-1.0, 1.0),
             formula="cos x",
             exact=lambda c, x: c.cos(x),
             kernel="cos",
@@ -350,6 +384,8 @@ FUNCTIONS: dict[str, Function] = {
         ),
         Function(
             "softplus",
+            monotone="increasing",
+            values=(0.0, np.inf),
             formula="ln(1 + e^x) for x ≤ 20, x above (beta 1, threshold 20)",
             exact=_softplus,
             kernel="softplus",

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from accuracy_eval.cpu_ref.special_functions import FUNCTIONS
 from accuracy_eval.diagnose.context import Finding, Limits, Look
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import FAMILIES, Values, decode, get_format, is_nan
@@ -15,12 +16,12 @@ from accuracy_eval.messages import number
 
 ENCODED = ("fp8_e4m3", "fp8_e5m2")  # families with two encodings
 EXPLAINED = 0.03  # of the error's energy may remain once a gain is taken out: a lost part of K leaves more than half
-# where a function's values lie; a correctly rounded result may touch the ends
+# where an op's values lie; a correctly rounded result may touch the ends
 RANGES: dict[str, tuple[float, float]] = {
-    "sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "erf": (-1.0, 1.0), "sin": (-1.0, 1.0), "cos": (-1.0, 1.0), "softmax": (0.0, 1.0),
-    "exp": (0.0, math.inf), "exp2": (0.0, math.inf), "sqrt": (0.0, math.inf), "rsqrt": (0.0, math.inf), "softplus": (0.0, math.inf),
-    "expm1": (-1.0, math.inf), "relu": (0.0, math.inf),
-}  # fmt: skip
+    **{f.name: f.values for f in FUNCTIONS.values() if f.values != (-math.inf, math.inf)},
+    "softmax": (0.0, 1.0),
+    "relu": (0.0, math.inf),
+}
 
 
 def smallest_gain(look: Look) -> float:
