@@ -95,8 +95,8 @@ class OneCodeHigh(ReferenceBackend):
     def platform(self):
         return {**super().platform(), "label": "high", "vendor": "nvidia", "device_name": "<b>a & b</b>"}
 
-    def run(self, prepared, candidate, *, repeats):
-        outcome = super().run(prepared, candidate, repeats=repeats)
+    def run(self, prepared, candidate, **how):
+        outcome = super().run(prepared, candidate, **how)
         if prepared.case.op != "exp":
             return outcome
         (r,) = outcome.results

@@ -62,7 +62,7 @@ class ReferenceBackend:
         def run(torch: Any, case: Case, tensors: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
             raise UnsupportedCase("the reference backend runs no torch expression")
 
-        return (Candidate(op, "default", run),)
+        return (Candidate(op, "default", run, built_in=True),)
 
     def products(self) -> tuple[Call, ...]:
         """None: UsageError, as exact arithmetic rounded once has no order to ask about."""
