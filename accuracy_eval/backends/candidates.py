@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accuracy_eval.backends import attentions
+from accuracy_eval.backends import attentions, quantisers
 from accuracy_eval.backends.gemms import GEMMS
 from accuracy_eval.errors import UsageError
 from accuracy_eval.ops import grouped, quantised
@@ -81,11 +81,12 @@ FEATURES: dict[str, Feature] = {
     **{name: _module(name) for name in ("triton", "jax", "cupy")},
 }
 
-# What torch offers besides its default, by op
+# What torch and libraries on it offer besides the default, by op
 BUILT_IN: tuple[Candidate, ...] = (
     Candidate("gemm", quantised.FAST, quantised.fast_products, contract="fp8fast", applies=quantised.has_fast_accum, built_in=True),
     Candidate("grouped_gemm", quantised.FAST, grouped.fast_products, contract="fp8fast", applies=quantised.has_fast_accum, built_in=True),
     Candidate("gemm", quantised.V1, quantised.v1_products, applies=quantised.has_v1, built_in=True),
+    Candidate("quantize", quantisers.TORCHAO, quantisers.torchao, applies=quantisers.has_torchao, built_in=True),
     *(
         Candidate(
             "gemm", i.name, i.run, i.supports, switches=i.switches, needs=i.needs, on_request=True, graph_safe=i.graph_safe,
