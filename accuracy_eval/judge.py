@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.attribution import attribute, reported
 from accuracy_eval.contracts import looser_contracts
-from accuracy_eval.diagnose import Context, context_of, diagnose, fails, named, rows_of, structural
+from accuracy_eval.diagnose import Context, context_of, diagnose, fails, named, origins, rows_of, structural
 from accuracy_eval.expectation import expectation_of
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import Gate, Profile
@@ -371,7 +371,7 @@ def _name_the_cause(side: Side, s: SideTensor, case: Case, output: Output, found
         encoding="fnuz" if output.format.endswith("fnuz") else "ocp",
     )  # fmt: skip
     mine = [d for d in side.diagnoses if d.code in (*BROKEN_RUN, "nondeterministic")]
-    return replace(side, diagnoses=(*mine, *diagnose(context)))
+    return replace(side, diagnoses=(*mine, *diagnose(context)), note=side.note or origins(context))
 
 
 def _name_the_contract(side: Side, s: SideTensor, case: Case, gates: Sequence[Gate], under: Callable[[str, str], Reference]) -> Side:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.cases import make_case
-from accuracy_eval.diagnose import context_of, diagnose, rows_of
+from accuracy_eval.diagnose import Context, context_of, diagnose, rows_of
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.metrics import measure
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
@@ -50,6 +50,9 @@ class CodedProduct:
 
     def diagnosed(self, values: NDArray[np.float64]) -> list[Diagnosis]:
         """What is said about these values as the result."""
+        return diagnose(self.context(values))
+
+    def context(self, values: NDArray[np.float64]) -> Context:
         spec = get_op("gemm")
         (output,) = spec.outputs(self.case, "ocp")
         reference = spec.reference(self.case, self.inputs, "ocp", spec.contract(self.case))["d"]
@@ -60,9 +63,9 @@ class CodedProduct:
             m = measure(Coded(actual, output.format), Coded(expected, output.format))
         else:
             m = measure(Coded(actual, output.format), expected, budget=np.concatenate([p.budget for p in panels]))
-        return diagnose(context_of(
+        return context_of(
             self.case, m, output="d", actual=rows_of(actual), expected=rows_of(expected), inputs=self.inputs, contract=reference.contract,
-        ))  # fmt: skip
+        )  # fmt: skip
 
 
 def coded_product(

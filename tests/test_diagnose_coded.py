@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from accuracy_eval.diagnose import origins
 from accuracy_eval.quantize import RECIPES
 from tests.support_coded_faults import coded_product, swizzled
 
@@ -126,3 +127,35 @@ def test_a_single_doubled_element_is_no_scale_fault(fmt, recipe):
     d = p.result()
     d[3, 5] *= 2
     assert scale_codes(p.diagnosed(d)) == set()
+
+
+# elements that moved
+
+
+def moved_codes(p, move):
+    """The result where B's elements, each under its own scale, lie elsewhere: `move` of B [n, k]."""
+    return p.a.under(p.a.grid) @ move(p.b.under(p.b.grid)).T
+
+
+def pairs_swapped(b):
+    return b.reshape(len(b), -1, 2)[:, :, ::-1].reshape(b.shape)
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+@pytest.mark.parametrize(("fmt", "recipe"), [*BLOCKED, ("fp8_e4m3", "rowwise"), ("int8", "int8_rowwise")])
+@pytest.mark.parametrize(("move", "said"), [
+    (pairs_swapped, ("column +0, k +1", "column +0, k -1")),
+    (lambda b: np.roll(b, -1, axis=0), ("column +1, k +0",)),
+    (lambda b: np.roll(b, 3, axis=1), ("column +0, k -3",)),
+], ids=["nibbles", "next column", "three k before"])  # fmt: skip
+def test_the_origin_of_moved_elements_is_said(fmt, recipe, layout, move, said):
+    p = coded_product(SHAPES[0], fmt, recipe, layout)
+    text = origins(p.context(moved_codes(p, move)))
+    assert any(words in text for words in said), text
+    assert text.startswith("D[")
+
+
+def test_a_right_result_and_a_result_of_sums_have_no_origin():
+    p = coded_product(SHAPES[0], "fp8_e4m3", "mxfp8")
+    assert origins(p.context(p.result())) == ""
+    assert origins(p.context(p.result() * 1.3)) == ""

@@ -6,6 +6,7 @@ that fail whatever the gates say; `named` words a diagnosis that others made; `r
 
 from __future__ import annotations
 
+from accuracy_eval.diagnose.coded import origins
 from accuracy_eval.diagnose.codes import CODES, NOT_NAMED, Code, diagnose, fails, gate_cannot_fail, named, structural
 from accuracy_eval.diagnose.context import Context, Rows, context_of, rows_of, rows_of_panels
 from accuracy_eval.diagnose.facts import all_zero_value
@@ -23,6 +24,7 @@ __all__ = [
     "fails",
     "gate_cannot_fail",
     "named",
+    "origins",
     "reproducer",
     "rows_of",
     "rows_of_panels",
