@@ -59,17 +59,19 @@ MAX_CHANGES = 40  # lines said about a baseline
 def compare_command(
     dumps: tuple[str, ...], strict: bool, quiet: bool, verbose: bool, as_json: bool, forms: str | None, out: str | None, **options: Any
 ) -> int:
-    """Judge DUMPS (files or folders of parts) and write reports.
+    """Judge DUMPS (files or folders of parts; or .npy, .npz, .safetensors, .pt) and write reports.
 
     \b
     accuracy-eval compare mi300x.h5 h200.h5
     accuracy-eval compare mi300x.h5 h200.h5 --gates turbo --op gemm --to json
+    accuracy-eval compare mi300x.safetensors h200.npz   arrays by name, against each other alone
     accuracy-eval compare h200.h5                       one dump against the reference alone
     accuracy-eval compare mi300x.h5 h200.h5 --op gemm --explain
     accuracy-eval compare mi300x.h5 h200.h5 --baseline reports/last-week/results.json
     """
     from accuracy_eval.compare import compare_dumps
     from accuracy_eval.errors import UsageError
+    from accuracy_eval.foreign.arrays import is_foreign
 
     if options["unit"] is not None and not options["explain"]:
         raise UsageError("--unit says whose arithmetic explains the outputs; give --explain with it")
@@ -78,6 +80,9 @@ def compare_command(
     chosen = {n: options.pop(n) for n in FILTERS}
     keep = case_filter(chosen)
     before = _baseline(options["baseline"])
+    if any(map(is_foreign, dumps)):
+        results = _arrays(dumps, options["labels"])
+        return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
     with progress("compare", quiet=quiet or as_json) as update:
         results = compare_dumps(
             *dumps, labels=options["labels"], reference=options["reference"], reference_cache=options["reference_cache"],
@@ -99,6 +104,18 @@ def compare_command(
         if len(found) > MAX_CHANGES:
             click.echo(f"and {len(found) - MAX_CHANGES} more changes")
     return code
+
+
+def _arrays(paths: tuple[str, ...], labels: tuple[str, ...]) -> Results:
+    """The comparison of array files; UsageError for a dump among them."""
+    from accuracy_eval.errors import UsageError
+    from accuracy_eval.foreign.arrays import READERS, is_foreign
+    from accuracy_eval.foreign.comparing import compare_arrays
+
+    dumps = [p for p in paths if not is_foreign(p)]
+    if dumps:
+        raise UsageError(f"{dumps[0]} is no file of arrays ({', '.join(READERS)}), the others are; compare dumps with dumps")
+    return compare_arrays(*paths, labels=labels)
 
 
 def _baseline(path: str | None) -> Results | None:

@@ -1,1 +1,1 @@
-"""Arrays in files of other programs: safetensors. Nothing here executes what a file says."""
+"""Arrays in files of other programs (.npy, .npz, .safetensors, .pt), old dumps among them. Nothing a file says is executed."""

@@ -1,0 +1,227 @@
+"""Tensors in a torch.save file, read without torch and without running anything the file says.
+
+The file is a zip: data.pkl describes the objects, data/0, data/1, … hold the storages. The description is a program for a stack machine;
+the machine here knows containers, numbers, strings and the two records a tensor is made of. Anything else is refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+import pickletools
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accuracy_eval.errors import CorruptFile, HostileFile
+from accuracy_eval.formats import FORMATS, get_format
+from accuracy_eval.records import Coded
+
+LARGEST = 1 << 36  # bytes of one storage
+STORAGES = {
+    "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16", "CharStorage": "int8",
+    "ByteStorage": "uint8", "IntStorage": "int32", "LongStorage": "int64",
+}  # fmt: skip
+_MARK = object()
+
+
+@dataclass(frozen=True)
+class _Name:
+    """A global the file names: looked at, never called."""
+
+    module: str
+    name: str
+
+
+@dataclass(frozen=True)
+class _Storage:
+    """dtype "" is a storage of bytes, of which `count` counts bytes: the tensor says what they are."""
+
+    key: str
+    dtype: str
+    count: int
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def read_torch_file(path: Path) -> dict[str, Coded]:
+    """Every tensor of the file by its key ("tensor" for a lone one; nested keys joined by "/"), as codes.
+
+    HostileFile for a description that asks for anything but tensors in containers; CorruptFile for a file that is no torch zip or whose
+    storages do not hold what it says; integers of 64 bits must fit 32.
+    """
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise CorruptFile(f"{path}: not a torch.save zip ({error}); files of torch before 1.6 must be saved again") from error
+    with archive:
+        names = {n.split("/", 1)[1]: n for n in archive.namelist() if "/" in n}
+        if "data.pkl" not in names:
+            raise CorruptFile(f"{path}: a zip without data.pkl: not a torch.save file")
+        if "byteorder" in names and archive.read(names["byteorder"]) != b"little":
+            raise CorruptFile(f"{path}: storages are not little-endian")
+        root = _Machine(path).run(archive.read(names["data.pkl"]))
+        return {name: _codes(path, archive, names, name, t) for name, t in _tensors(root, "")}
+
+
+def _tensors(value: Any, name: str) -> Iterator[tuple[str, _Tensor]]:
+    if isinstance(value, _Tensor):
+        yield name or "tensor", value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _tensors(item, f"{name}/{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from _tensors(item, f"{name}/{i}" if name else str(i))
+
+
+def _codes(path: Path, archive: zipfile.ZipFile, names: dict[str, str], name: str, t: _Tensor) -> Coded:
+    entry = names.get(f"data/{t.storage.key}")
+    if not t.storage.dtype:
+        raise CorruptFile(f"{path}: tensor {name}: bytes without a type")
+    wide = t.storage.dtype == "int64"
+    width = 8 if wide else get_format(t.storage.dtype).storage.itemsize
+    size = archive.getinfo(entry).file_size if entry else -1
+    reach = t.offset + sum((n - 1) * s for n, s in zip(t.shape, t.strides, strict=True)) + 1 if math.prod(t.shape) else 0
+    if not entry or size != t.storage.count * width or size > LARGEST or min((*t.shape, *t.strides, t.offset), default=0) < 0:
+        raise CorruptFile(f"{path}: tensor {name}: storage {t.storage.key} of {t.storage.count} elements is not in the file as such")
+    if reach > t.storage.count or len(t.shape) > 32:
+        raise CorruptFile(f"{path}: tensor {name}: shape {list(t.shape)} reaches beyond its storage of {t.storage.count} elements")
+    flat = np.frombuffer(archive.read(entry), "<i8" if wide else get_format(t.storage.dtype).storage)
+    strides = [s * flat.itemsize for s in t.strides]
+    view = np.lib.stride_tricks.as_strided(flat[t.offset :], t.shape, strides, writeable=False)
+    if not wide:
+        return Coded(np.ascontiguousarray(view), t.storage.dtype)
+    if view.size and not -(1 << 31) <= int(view.min()) <= int(view.max()) < 1 << 31:
+        raise CorruptFile(f"{path}: tensor {name}: 64-bit integers beyond 32 bits")
+    return Coded(np.ascontiguousarray(view.astype("<i4")).view("<u4"), "int32")
+
+
+class _Machine:
+    """The stack machine: opcodes of protocol 2 to 4 that data need, and no others."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.stack, self.memo = path, [], {}  # type: Path, list[Any], dict[int, Any]
+
+    def run(self, program: bytes) -> Any:
+        try:
+            for opcode, argument, _ in pickletools.genops(program):
+                if opcode.name == "STOP":
+                    return self.stack.pop()
+                step = _STEPS.get(opcode.name)
+                if step is None:
+                    raise HostileFile(f"{self.path}: data.pkl uses {opcode.name}; a file of tensors needs no such step")
+                step(self, argument)
+        except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptFile(f"{self.path}: data.pkl is damaged: {error}") from error
+        raise CorruptFile(f"{self.path}: data.pkl does not end")
+
+    def marked(self) -> list[Any]:
+        """What was put on the stack since the last mark."""
+        at = len(self.stack) - 1 - self.stack[::-1].index(_MARK)
+        found = self.stack[at + 1 :]
+        del self.stack[at:]
+        return found
+
+    def named(self, text: str) -> None:
+        module, _, name = text.partition(" ")
+        self.stack.append(_Name(module, name))
+
+    def global_of_two(self) -> None:
+        name, module = self.stack.pop(), self.stack.pop()
+        self.stack.append(_Name(module, name))
+
+    def storage(self) -> None:
+        kind, of, key, _, count = self.stack.pop()
+        if kind != "storage" or not isinstance(of, _Name) or of.module not in ("torch", "torch.storage"):
+            raise HostileFile(f"{self.path}: data.pkl refers to {kind!r} {of!r}; allowed: storages of torch")
+        if of.name not in STORAGES and of.name != "UntypedStorage":
+            raise HostileFile(f"{self.path}: storage of type {of.name}; allowed: {', '.join(STORAGES)}, UntypedStorage")
+        self.stack.append(_Storage(str(key), STORAGES.get(of.name, ""), int(count)))
+
+    def call(self) -> None:
+        arguments, function = self.stack.pop(), self.stack.pop()
+        if function == _Name("torch._utils", "_rebuild_tensor_v2"):
+            storage, offset, shape, strides = arguments[:4]
+            self.stack.append(_Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides))))
+        elif function == _Name("torch._utils", "_rebuild_tensor_v3"):
+            storage, offset, shape, strides, _, _, of = arguments[:7]
+            if not isinstance(of, _Name) or of.name not in FORMATS:
+                raise HostileFile(f"{self.path}: tensor of dtype {getattr(of, 'name', of)}; allowed: {', '.join(FORMATS)}")
+            typed = _Storage(storage.key, of.name, storage.count // get_format(of.name).storage.itemsize)
+            self.stack.append(_Tensor(typed, int(offset), tuple(map(int, shape)), tuple(map(int, strides))))
+        elif function == _Name("collections", "OrderedDict"):
+            self.stack.append({})
+        else:
+            name = f"{function.module}.{function.name}" if isinstance(function, _Name) else repr(function)
+            raise HostileFile(f"{self.path}: data.pkl calls {name}; allowed: tensors and ordered dictionaries")
+
+    def put(self, items: list[Any]) -> None:
+        self.stack[-1].update(zip(items[0::2], items[1::2], strict=True))
+
+
+def _push(make: Callable[[Any], Any]) -> Callable[[_Machine, Any], None]:
+    return lambda machine, argument: machine.stack.append(make(argument))
+
+
+def _tuple_of(count: int) -> Callable[[_Machine, Any], None]:
+    def step(machine: _Machine, _: Any) -> None:
+        items = tuple(machine.stack[-count:])
+        del machine.stack[-count:]
+        machine.stack.append(items)
+
+    return step
+
+
+def _nothing(machine: _Machine, _: Any) -> None:
+    """Protocol and frame marks."""
+
+
+def _memoize(machine: _Machine, _: Any) -> None:
+    machine.memo[len(machine.memo)] = machine.stack[-1]
+
+
+def _remember(machine: _Machine, at: Any) -> None:
+    machine.memo[int(at)] = machine.stack[-1]
+
+
+def _set_two(machine: _Machine, _: Any) -> None:
+    value, key = machine.stack.pop(), machine.stack.pop()
+    machine.put([key, value])
+
+
+def _append(machine: _Machine, _: Any) -> None:
+    value = machine.stack.pop()
+    machine.stack[-1].append(value)
+
+
+def _discard_state(machine: _Machine, _: Any) -> None:
+    machine.stack.pop()  # attributes of an ordered dictionary, such as a module's version numbers
+
+
+_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
+    **dict.fromkeys(("PROTO", "FRAME"), _nothing),
+    **dict.fromkeys(
+        ("BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINSTRING", "SHORT_BINSTRING"),
+        _push(lambda argument: argument),
+    ),
+    "NONE": _push(lambda _: None), "NEWTRUE": _push(lambda _: True), "NEWFALSE": _push(lambda _: False),
+    "EMPTY_DICT": _push(lambda _: {}), "EMPTY_LIST": _push(lambda _: []), "EMPTY_TUPLE": _push(lambda _: ()),
+    "MARK": _push(lambda _: _MARK),
+    "TUPLE": lambda m, _: m.stack.append(tuple(m.marked())), "TUPLE1": _tuple_of(1), "TUPLE2": _tuple_of(2), "TUPLE3": _tuple_of(3),
+    "MEMOIZE": _memoize, "BINPUT": _remember, "LONG_BINPUT": _remember,
+    "BINGET": lambda m, at: m.stack.append(m.memo[int(at)]), "LONG_BINGET": lambda m, at: m.stack.append(m.memo[int(at)]),
+    "GLOBAL": lambda m, text: m.named(text), "STACK_GLOBAL": lambda m, _: m.global_of_two(),
+    "BINPERSID": lambda m, _: m.storage(), "REDUCE": lambda m, _: m.call(), "BUILD": _discard_state,
+    "SETITEM": _set_two, "SETITEMS": lambda m, _: m.put(m.marked()), "APPEND": _append,
+    "APPENDS": lambda m, _: (lambda items: m.stack[-1].extend(items))(m.marked()),
+}  # fmt: skip
