@@ -17,7 +17,7 @@ part() { # part NAME DUMP-ARGUMENTS…
     begin=$(date +%s)
     $ae dump "$@" --device cuda -o "$work/$name.h5" || echo "exit $? from dump $name"
     middle=$(date +%s)
-    $ae compare "$work/$name.h5" --to json,md -o "$out/$name" || echo "exit $? from compare $name"
+    $ae compare "$work/$name.h5" --workers "$(nproc)" --reference-cache "$work/references" --to json,md -o "$out/$name" || echo "exit $? from compare $name"
     echo "time $name dump $((middle - begin)) s, compare $(($(date +%s) - middle)) s"
 }
 
