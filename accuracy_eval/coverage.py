@@ -135,9 +135,8 @@ def coverage_text(found: Iterable[Coverage], *, empty: bool = False) -> str:
         lines = [f"{c.op}: {c.results} results"]
         for axis, cells in c.axes.items():
             parts = [", ".join(f"{x.value} {x.seen}" for x in cells if x.seen)]
-            parts += (
-                [f"skipped {', '.join(x.value for x in cells if x.state == 'skipped')}"] if any(x.state == "skipped" for x in cells) else []
-            )
+            skipped = [x.value for x in cells if x.state == "skipped"]
+            parts += [f"skipped {', '.join(skipped)}"] if skipped else []
             left = [x.value for x in cells if x.state == "never reached"]
             parts += [f"never reached {', '.join(left)}"] if left else []
             lines.append(f"  {axis:9s} {'; '.join(p for p in parts if p)}")

@@ -406,7 +406,7 @@ def _relative(sums: NDArray[np.float64]) -> float:
     use = sums[:, 1] > 0
     if not use.any():
         return math.nan
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         ratio = sums[use, 0] / sums[use, 1]  # squares beyond float64 on both sides leave nothing that is certain
     return float(np.sqrt(np.where(np.isnan(ratio), np.inf, ratio).max()))
 

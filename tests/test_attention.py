@@ -1,20 +1,24 @@
 """attention: values and gradients as float64 autograd gives them, budgets that the framework's kernels keep and broken ones do not."""
 
+import dataclasses
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
+from accuracy_eval.backends import attentions
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import case_id, make_case, parse_case, parse_suite
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import UnsupportedCase, UsageError
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
 from accuracy_eval.judge import judge_tensor, side_of
 from accuracy_eval.ops.attention import order, scale_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
-from accuracy_eval.ops.registry import get_op
+from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.records import Coded, Verdict
 from accuracy_eval.store import Dump
 
@@ -149,3 +153,21 @@ def test_a_pinned_kernel_runs_or_says_why_not(tmp_path):
     results = compare_dumps(tmp_path / "a.h5")
     assert {t.candidate for t in results.tensors} == {"default", "math", "flash"}
     assert all(t.verdict is Verdict.PASS for t in results.tensors)
+
+
+@pytest.mark.parametrize(
+    "text", ["No available kernel. Aborting execution.", "No viable backend for scaled_dot_product_attention was found."]
+)
+def test_a_kernel_that_does_not_take_the_case_is_unsupported_with_the_librarys_reasons(text, monkeypatch):
+    def refuses(torch, case, t, out):
+        warnings.warn("Flash attention requires head dim under 256. (Triggered internally at sdp.cpp:1.)", stacklevel=1)
+        raise RuntimeError(text)
+
+    monkeypatch.setitem(OPS, "attention", dataclasses.replace(OPS["attention"], torch=refuses))
+    with pytest.raises(UnsupportedCase, match=r"^Flash attention requires head dim under 256\.$"):
+        attentions.run(torch, case_of("square", {}, "bfloat16"), {}, {})
+    monkeypatch.setitem(
+        OPS, "attention", dataclasses.replace(OPS["attention"], torch=lambda *_: (_ for _ in ()).throw(RuntimeError("CUDA error")))
+    )
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        attentions.run(torch, case_of("square", {}, "bfloat16"), {}, {})

@@ -11,6 +11,8 @@ from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case
 
+NO_KERNEL = ("No available kernel", "No viable backend for scaled_dot_product_attention")  # what torch says, by release and device
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -29,7 +31,7 @@ def run(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) ->
         try:
             return get_op("attention").torch(torch, case, t, out)
         except RuntimeError as error:
-            if "No available kernel" not in str(error):
+            if not any(text in str(error) for text in NO_KERNEL):
                 raise
             reasons = [str(w.message).split(" (Triggered")[0] for w in said]
             raise UnsupportedCase("; ".join(dict.fromkeys(reasons)) or str(error).splitlines()[0]) from error

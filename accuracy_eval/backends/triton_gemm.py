@@ -13,11 +13,12 @@ import triton.language as tl
 TILE_M, TILE_N, TILE_K = 64, 64, 32
 
 
+# Triton compiles annotations too: it knows its own alone
 @triton.jit  # type: ignore[untyped-decorator]
-def _kernel(
-    x: Any, y: Any, d: Any, m: Any, n: Any, k: Any, x_row: Any, x_column: Any, y_row: Any, y_column: Any,
-    precise: tl.constexpr, tile_m: tl.constexpr, tile_n: tl.constexpr, tile_k: tl.constexpr,
-) -> None:  # fmt: skip
+def _kernel(  # type: ignore[no-untyped-def]
+    x, y, d, m, n, k, x_row, x_column, y_row, y_column, precise: tl.constexpr, tile_m: tl.constexpr, tile_n: tl.constexpr,
+    tile_k: tl.constexpr,
+):  # fmt: skip
     rows = tl.program_id(0) * tile_m + tl.arange(0, tile_m)
     columns = tl.program_id(1) * tile_n + tl.arange(0, tile_n)
     total = tl.zeros((tile_m, tile_n), dtype=tl.float32)

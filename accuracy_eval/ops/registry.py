@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from accuracy_eval.errors import unknown
 from accuracy_eval.ops.attention import ATTENTION
+from accuracy_eval.ops.batched import BATCHED
 from accuracy_eval.ops.cast import CAST
 from accuracy_eval.ops.epilogue import GEMM_EPILOGUE
 from accuracy_eval.ops.gemm import GEMM
@@ -13,7 +14,7 @@ from accuracy_eval.ops.reduce import REDUCE
 from accuracy_eval.ops.spec import OpSpec
 from accuracy_eval.ops.special import SPECIAL
 
-OPS: dict[str, OpSpec] = {op.name: op for op in (GEMM, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, ATTENTION, CAST, QUANTIZE)}
+OPS: dict[str, OpSpec] = {op.name: op for op in (GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, ATTENTION, CAST, QUANTIZE)}
 
 
 def get_op(name: str) -> OpSpec:
