@@ -76,13 +76,13 @@ def test_the_picture_of_a_map_has_a_square_a_cell_and_a_frame() -> None:
 def test_histograms_hold_the_counts_of_every_side_and_pair(folder: Path) -> None:
     rows = list(openpyxl.load_workbook(folder / BOOK)["Histograms"].iter_rows(min_row=2, values_only=True))
     assert rows[0] == ("verdict", "what", "0", "0.25", "0.5", "1", "64")
-    assert rows[1] == ("FAIL", "gemm bfloat16 nt normal, d: h200 against reference", 90, 41000, 24000, 232, 214)
-    assert rows[3] == ("FAIL", "gemm bfloat16 nt normal, d: h200 against cpu", 65322, None, None, None, 214)
+    assert rows[1] == ("FAIL", "gemm bfloat16 nt normal s42, d: h200 against reference", 90, 41000, 24000, 232, 214)
+    assert rows[3] == ("FAIL", "gemm bfloat16 nt normal s42, d: h200 against cpu", 65322, None, None, None, 214)
 
 
 def test_pictures_show_findings_with_map_grid_image_and_chart(folder: Path) -> None:
     sheet = openpyxl.load_workbook(folder / BOOK)["Pictures"]
-    assert [sheet.cell(3, c).value for c in (1, 2)] == ["FAIL", "gemm bfloat16 nt normal, d: h200 against reference"]
+    assert [sheet.cell(3, c).value for c in (1, 2)] == ["FAIL", "gemm bfloat16 nt normal s42, d: h200 against reference"]
     grid = [[sheet.cell(r, c).value for c in range(2, 10)] for r in range(5, 21)]
     assert grid[3] == [0.4] * 8
     assert grid[5][6] == "Inf"

@@ -81,8 +81,9 @@ def _finding_lines(group: list[Finding], width: int, color: bool) -> list[str]:
         lines += _wrapped(f"    and {len(others)} more: {named}{', …' if len(others) > NAMED_OTHERS else ''}", width, "    ")
     who = f"{finding.who}: " if finding.who else ""
     lines += _wrapped(f"    {who}{finding.what}", width, "    ")
-    if finding.cause and finding.cause.split(": ", 1)[-1] != finding.what:
-        lines += _wrapped(f"    cause {finding.cause}", width, "    ")
+    if finding.cause:
+        code, _, sentence = finding.cause.partition(": ")  # a sentence that stands above is not said again
+        lines += _wrapped(f"    cause {code if sentence == finding.what else finding.cause}", width, "    ")
     if finding.run_next.startswith("accuracy-eval "):
         lines.append(f"    $ {finding.run_next}")
     elif finding.run_next:

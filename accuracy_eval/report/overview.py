@@ -104,8 +104,9 @@ def _resolution(part: Volume) -> str:
 def _findings(page: Page, found: Sequence[Finding], *, short: bool) -> None:
     titles = ("Findings", "case and tensor", "who is off", "how much, against which limit, from where", "cause")
     page.line(*(Cell(t, HEADER) for t in titles))
+    seeds = len({f.row.case.seed for f in found if f.row.case}) > 1
     for f in found[:MAX_FINDINGS]:
-        title = short_title(f) if short else f.title
+        title = short_title(f, seed=seeds) if short else f.title
         what = _cut(f.what, 300) + (f"\nlimit from: {_cut(f.source, 200)}" if f.source else "")
         page.line(
             verdict_cell(f.verdict),
@@ -121,10 +122,10 @@ def _findings(page: Page, found: Sequence[Finding], *, short: bool) -> None:
         page.text("", Cell(f"{len(found) - MAX_FINDINGS} more: sheet {where}", PLAIN, f"#{where}"))
 
 
-def short_title(f: Finding) -> str:
-    """A finding's case within its workbook: without op and shape."""
+def short_title(f: Finding, *, seed: bool = False) -> str:
+    """A finding's case within its workbook: without op and shape; `seed`: findings differ in it."""
     case = f.row.case
-    head = " ".join(case_words(case)) if case else f.case_id
+    head = " ".join(case_words(case, seed=seed)) if case else f.case_id
     candidate = "" if f.candidate in ("", "default") else f" ({f.candidate})"
     return messages.visible(f"{head}{', ' + f.tensor if f.tensor else ''}{candidate}")
 

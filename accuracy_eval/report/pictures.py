@@ -73,7 +73,7 @@ def picture_sheets(book: Book, tensors: Sequence[TensorResult]) -> None:
 
 def subject_title(row: Row) -> str:
     """A row within its workbook: what distinguishes the case, the tensor, actual and expected."""
-    words = [row.case.op, *case_words(row.case)] if row.case else [row.holder.case_id]
+    words = [row.case.op, *case_words(row.case, seed=row.case.seed != 0)] if row.case else [row.holder.case_id]
     tensor = row.result.tensor if row.result else ""
     return messages.visible(f"{' '.join(words)}, {tensor}: {row.actual} against {row.expected}")
 

@@ -138,13 +138,13 @@ def shape_text(case: Case | None) -> str:
     return ".".join(f"{letter}{size}" for letter, size in case.shape) if case else ""
 
 
-def case_words(case: Case) -> list[str]:
-    """What distinguishes a case of known op and shape, defaults left out."""
+def case_words(case: Case, *, seed: bool = False) -> list[str]:
+    """What distinguishes a case of known op and shape, defaults left out; `seed`: cases differ in it too."""
     formats = case.format + (f" → {case.out_format}" if case.out_format else "")
     inputs = case.input_class if case.lane == "random" else case.lane
     options = [f"{k}={messages.number(v)}" for k, v in case.options]
     direction = "" if case.direction == "fwd" else case.direction
-    return [w for w in (formats, case.layout, case.recipe, *options, inputs, direction) if w]
+    return [w for w in (formats, case.layout, case.recipe, *options, inputs, direction, f"s{case.seed}" if seed else "") if w]
 
 
 def all_rows(results: Results) -> Iterator[Row]:

@@ -270,7 +270,7 @@ class Page:
         """Colours for the numbers of a rectangle, from its least to its largest."""
         place = f"{get_column_letter(left)}{first}:{get_column_letter(right)}{last}"
         low, middle, high = RAMP[0], RAMP[len(RAMP) // 2], RAMP[-1]
-        rule = ColorScaleRule("min", None, f"FF{low}", "percentile", 90, f"FF{middle}", "max", None, f"FF{high}")  # type: ignore[no-untyped-call]
+        rule = ColorScaleRule("min", None, f"FF{low}", "percent", 50, f"FF{middle}", "max", None, f"FF{high}")  # type: ignore[no-untyped-call]
         self._rows.sheet.conditional_formatting.add(place, rule)
 
     def text(self, label: Any, cell: Cell) -> None:

@@ -141,7 +141,7 @@
     return figure(svg, `largest error by input, ${sketch.title}: nearest its limit for inputs [${short(worst[0])}, ${short(worst[1])}): ${short(worst[2])} of ${short(worst[3])} ulp`);
   };
 
-  const legend = (labels) => h("span", {}, labels.map((label, i) => h("span", { style: "margin-right:1em" }, [h("span", { class: "key", style: `background:${colour(i)}` }), label])));
+  const legend = (labels) => h("span", {}, labels.map((label, i) => h("span", { style: "margin-right:1em;white-space:nowrap" }, [h("span", { class: "key", style: `background:${colour(i)}` }), label])));
 
   /** Points [x, y, dump, line, note] on logarithmic axes; y = 1 is the limit where `limit` is set. */
   const scatter = (points, labels, options) => {
@@ -171,7 +171,7 @@
     const left = 200, pitch = 15, top = 22, width = 640, height = groups.length * pitch, right = width - 12;
     const svg = frame(width, top + height + 26, "Error as a share of its limit, by op and format");
     const logs = points.map((p) => Math.log10(p[1]));
-    const low = Math.max(-4, Math.floor(Math.min(...logs))), high = Math.max(1, Math.ceil(Math.max(...logs)));
+    const low = Math.max(-4, Math.min(-1, Math.floor(Math.min(...logs)))), high = Math.max(1, Math.ceil(Math.max(...logs)));
     const x = (e) => left + 6 + ((Math.max(e, low) - low) / (high - low)) * (right - left - 12);
     axisX(svg, top + height, decades(low, high), x, power, left, right);
     svg.append(s("line", { class: "limit", x1: x(0), x2: x(0), y1: top - 6, y2: top + height }));
@@ -245,7 +245,7 @@
   };
   const data = JSON.parse($("points").textContent);
   const commandLine = (value) => h("p", { class: "command" }, [h("code", {}, value), h("button", { type: "button", class: "copy", "aria-label": "Copy the command" }, "copy")]);
-  const tableOf = (caption, heads, rows, numeric) => h("div", { class: "scroll" }, h("table", {}, [
+  const tableOf = (caption, heads, rows, numeric) => h("div", { class: "scroll" }, h("table", { class: caption.toLowerCase().replace(" ", "-") }, [
     h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) => h(i ? "td" : "th", { class: i >= numeric ? "number" : null, scope: i ? null : "row" }, cell))))),
   ]));
