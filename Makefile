@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 PYTEST_WORKERS ?= 2
 
-.PHONY: demo test coverage lint types layers check bench clean setup system
+.PHONY: demo docs test coverage lint types layers check bench clean setup system
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.ready
@@ -21,6 +21,11 @@ $(VENV)/.ready: pyproject.toml
 # sshd for the transfer tests; LibreOffice, poppler, a headless Chromium for the report tests; compilers for the programs that read fixtures
 system: setup
 	sh tools/system-packages.sh $(BIN)/python
+
+# the documentation as a site in build/site; a warning is an error
+docs: setup
+	$(BIN)/pip install --quiet -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 demo: setup
 	$(BIN)/accuracy-eval demo

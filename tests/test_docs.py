@@ -2,12 +2,13 @@
 
 import inspect
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 import accuracy_eval as ae
-from accuracy_eval.cli import cli
+from accuracy_eval.cli import cli, run
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -33,6 +34,27 @@ def test_every_command_shown_exists_with_its_options(page):
             options |= {o for name in command.list_commands(context) for p in command.get_command(context, name).params for o in p.opts}
         used = set(re.findall(r"(?<![\w-])(--[a-z-]+)", line[1].split("#")[0]))
         assert used <= options, (line, used - options)
+
+
+def sessions(page: str) -> list[list[str]]:
+    """Commands of a page's ```console blocks, in order."""
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    return [shlex.split(line[2:], comments=True) for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+@pytest.mark.parametrize("page", ["index.md", "flow.md"])
+def test_the_commands_of_a_walk_through_work_one_after_the_other(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    commands = sessions(page)
+    assert len(commands) > 2
+    for program, *arguments in commands:
+        assert program == "accuracy-eval"
+        assert run(arguments) == 0, (arguments, capsys.readouterr())
+
+
+def test_the_python_page_names_every_public_object():
+    named = set(re.findall(r"^::: accuracy_eval\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
+    assert named == {n for n in ae.__all__ if n not in ("__version__", "datapath")}
 
 
 @pytest.mark.parametrize("name", ae.__all__)
