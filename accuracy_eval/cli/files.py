@@ -14,15 +14,20 @@ from accuracy_eval.cli import completion
 @click.argument("dump", type=click.Path())
 @click.option("--case", "case", metavar="ID", shell_complete=completion.cases, help="Every tensor of one case.")
 @click.option("--candidate", "candidate", metavar="NAME", help="With --case: only this candidate's.")
+@click.option("--element", metavar="I,J", help="With --case: this element of the output, and the codes it was computed from.")
+@click.option("--tensor", metavar="NAME", default="", help="With --element: of this output (default: the first).")
 @click.option("--platform", "platform", is_flag=True, help="Where it was made: device, versions, switches, variables.")
 @click.option("--verify", is_flag=True, help="Check every stored digest and the file's structure.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def inspect_command(dump: str, case: str | None, candidate: str | None, platform: bool, verify: bool, as_json: bool) -> int:
+def inspect_command(
+    dump: str, case: str | None, candidate: str | None, element: str | None, tensor: str, platform: bool, verify: bool, as_json: bool
+) -> int:
     """Print suite, device, cases and digests of DUMP (a file or a folder of parts).
 
     \b
     accuracy-eval inspect h200.h5 --verify
     accuracy-eval inspect h200.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42
+    accuracy-eval inspect h200.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42 --element 12,301
     """
     from accuracy_eval.errors import UsageError
     from accuracy_eval.records import to_json
@@ -38,6 +43,14 @@ def inspect_command(dump: str, case: str | None, candidate: str | None, platform
         raise UsageError("--candidate belongs to --case ID")
     if case is not None and not chosen:
         d.record(case, candidate or "default")  # says what there is
+    if element is not None:
+        from accuracy_eval.reproducing import element as described
+
+        if case is None:
+            raise UsageError("--element belongs to --case ID")
+        for record in chosen:
+            click.echo(described(d, record, _index(element), tensor))
+        return 0
     if as_json:
         found: Any = [to_json(r) for r in chosen]
         click.echo(json.dumps({"info": d.info, "content_digest": d.content_digest, "platform": d.platform, "records": found}, default=str))
@@ -64,6 +77,15 @@ def inspect_command(dump: str, case: str | None, candidate: str | None, platform
         outputs = " ".join(f"{t.name}:{t.sha256[:8]}" for t in r.tensors if t.role == "output")
         click.echo(f"  {r.id}{candidate}  {r.status} {outputs}{r.reason and ' ' + r.reason}")
     return 0
+
+
+def _index(text: str) -> tuple[int, ...]:
+    from accuracy_eval.errors import UsageError
+
+    try:
+        return tuple(int(part) for part in text.strip("[] ").split(","))
+    except ValueError as error:
+        raise UsageError(f"--element {text}: expected whole numbers with commas between, for example 12,301") from error
 
 
 @click.command("merge", short_help="Join shards and parts into one dump.")

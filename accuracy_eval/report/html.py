@@ -23,7 +23,7 @@ from accuracy_eval.ops.spec import rows_and_columns
 from accuracy_eval.records import NotCompared, Results, Side, TensorResult, Verdict, to_json
 from accuracy_eval.report import findings as first
 from accuracy_eval.report.platforms import numerics_facts, platform_facts
-from accuracy_eval.report.rows import Row, metric_names, shape_text, share_of_limit, tensor_rows
+from accuracy_eval.report.rows import Row, metric_names, reproduce_element, shape_text, share_of_limit, tensor_rows
 from accuracy_eval.report.xlsx import SUMMARY, volumes
 
 NAME = "report.html"
@@ -145,6 +145,7 @@ def _detail(results: Results, line: Line) -> dict[str, Any]:
     return {
         "text": messages.result_message(item),
         "run": first.run_next(results, item),
+        "element": next((reproduce_element(results, r, r.worst[0].index) for r in rows if r.worst and r.verdict is not Verdict.PASS), ""),
         "workbook": line.workbook,
         "columns": [[_subject(row), str(row.verdict)] for row in rows],
         "metrics": [[n, KNOWN[n].unit if n in KNOWN else "", *(_text(row.flat.get(n)) for row in rows)] for n in names],

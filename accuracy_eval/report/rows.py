@@ -308,6 +308,19 @@ def share_of_limit(gate: GateResult | None) -> float | None:
     return gate.limit / gate.value if gate.comparison in (">", ">=") and gate.value > 0 else None
 
 
+def reproduce_element(results: Results, row: Row, index: Sequence[int]) -> str:
+    """The command that prints an element of a row's actual dump with the codes it was computed from; "" where no dump is at hand."""
+    file, case = next((d.file for d in results.dumps if d.label == row.actual), ""), row.case
+    if not file or row.result is None or case is None or case.recipe or case.direction != "fwd":
+        return ""
+    if case.op != "gemm" and row.result.family not in ("special", "cast"):  # elements of others depend on whole rows
+        return ""
+    place = ",".join(map(str, index))
+    words = ["accuracy-eval inspect", shlex.quote(messages.visible(file)), "--case", shlex.quote(messages.visible(row.holder.case_id))]
+    words += ["--element", place, "--tensor", shlex.quote(messages.visible(row.result.tensor))]
+    return " ".join(words)
+
+
 def reproduce(results: Results, case_id: str) -> str:
     """The command that compares this case alone, quoted for a POSIX shell."""
     files = [shlex.quote(messages.visible(d.file)) for d in results.dumps]

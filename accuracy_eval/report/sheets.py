@@ -23,6 +23,7 @@ from accuracy_eval.report.rows import (
     metric_format,
     metric_names,
     reproduce,
+    reproduce_element,
     tensor_rows,
 )
 from accuracy_eval.report.workbook import CODE, MARK, PLAIN, WRAP, Book, Cell, Style, TableColumn
@@ -179,6 +180,7 @@ def worst_sheet(book: Book, results: Results, part: Volume) -> None:
         TableColumn("error", Style("0.00E+00")),
         TableColumn("error / ulp", Style("[<100]0.00;#,##0")),
         TableColumn("budget", Style("0.00E+00")),
+        TableColumn("operands", CODE, 50),
     ]
     data = []
     for row in rows:
@@ -199,6 +201,7 @@ def worst_sheet(book: Book, results: Results, part: Volume) -> None:
                     e.error,
                     e.ulp,
                     e.budget,
+                    reproduce_element(results, row, e.index) if rank == 1 and row.verdict is not Verdict.PASS else None,
                 ]
             )
     note = f"{part.title}: the largest errors of every finding, the largest one of what passed; all recorded ones are in results.json."
