@@ -9,6 +9,8 @@ import pytest
 
 import accuracy_eval as ae
 from accuracy_eval.cli import cli, run
+from accuracy_eval.fixtures import OPERATIONS, QUANTISATIONS
+from accuracy_eval.ops.registry import OPS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -76,3 +78,16 @@ def test_every_test_file_named_in_the_coverage_page_exists():
     assert {f for f in files if not (ROOT / "tests" / f).exists()} == set()
     for file, name in re.findall(r"`(test_\w+\.py)::(test_\w+)`", page):
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), (file, name)
+
+
+def test_the_table_of_ops_in_the_readme_names_every_op_once():
+    text = (ROOT / "README.md").read_text()
+    table = text.split("| op | family | equation |\n|---|---|---|\n")[1].split("\n\n")[0]
+    names = [name for line in table.splitlines() for name in line.split("|")[1].strip().split(", ")]
+    assert sorted(names) == sorted(OPS)
+
+
+def test_the_table_of_fixtures_names_every_operation_and_quantisation_once():
+    text = (ROOT / "docs" / "fixtures.md").read_text()
+    rows = [line.split("|")[1] for line in text.splitlines() if re.match(r"\| `(gemm|none|fp8|w8a8|nvfp4)", line)]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted([*OPERATIONS, *QUANTISATIONS])

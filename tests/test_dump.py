@@ -72,7 +72,7 @@ def test_shards_merged_equal_the_whole(tmp_path):
 
 def test_a_row_that_no_run_writes_is_found(tmp_path, cpu):
     summary = dump(suite(), cpu, tmp_path / "a.h5", candidates=["skips-a-row"])
-    assert summary.never_written == ["gemm.m8.n6.k32.nt.float32.normal.s0"]
+    assert summary.never_written == ["gemm.m8.n6.k32.nt.float32.normal.s0 (skips-a-row)"]
     (result,) = compare_dumps(tmp_path / "a.h5").tensors
     assert result.verdict is Verdict.FAIL
     first = result.sides[0].diagnoses[0]

@@ -172,7 +172,8 @@ def _count(summary: DumpSummary, record: CaseRecord) -> None:
     setattr(summary, record.status, getattr(summary, record.status) + 1)
     if record.status == "error":
         summary.errors.append(f"{record.id} ({record.candidate}): {record.reason}")
+    name = record.id if record.candidate == "default" else f"{record.id} ({record.candidate})"
     if "never_written" in record.notes:
-        summary.never_written.append(record.id)
+        summary.never_written.append(name)
     elif any(n > 1 for n in record.distinct.values()):
-        summary.nondeterministic.append(record.id)
+        summary.nondeterministic.append(name)
