@@ -43,8 +43,9 @@ def sheets(workbook: Path, folder: Path, wanted: dict[str, str], dpi: int = 80) 
         footer = body.strip().split("\n")[-1]
         for sheet in list(left):
             if footer.startswith(sheet):
-                command = ["pdftoppm", "-png", "-singlefile", "-r", str(dpi), "-f", str(number), "-l", str(number), str(pdf)]
-                subprocess.run([*command, str(PICTURES / left.pop(sheet))], check=True)
+                command = ["pdftoppm", "-png", "-singlefile", "-r", str(dpi), "-f", str(number), "-l", str(number)]
+                cut = ["-x", "0", "-y", "30", "-W", "1000", "-H", "110"] if sheet == "Matrix" else []  # the rest of that page is empty
+                subprocess.run([*command, *cut, str(pdf), str(PICTURES / left.pop(sheet))], check=True)
 
 
 def main() -> None:
@@ -59,6 +60,7 @@ def main() -> None:
         page.screenshot(path=PICTURES / "report-findings.png")
         page.locator("#results").screenshot(path=PICTURES / "report-table.png")
         open_case(page, 3)
+        page.evaluate("scrollTo(0, 0)")
         box = page.locator("#t3 + tr.detail").bounding_box()
         assert box is not None
         page.screenshot(path=PICTURES / "report-case.png", full_page=True, clip={**box, "height": 880})  # type: ignore[typeddict-item]
