@@ -53,6 +53,10 @@ def test_passing_side_states_what_would_have_failed() -> None:
     )
 
 
+def test_a_kind_of_fault_that_no_gate_looks_at_is_not_promised() -> None:
+    assert messages.resolution_text({"element": 3.1e-4, "row": 2.2e-3, "tile": math.nan, "gain": None}) == "element 3.1e-4, row 0.0022"
+
+
 def test_limit_on_a_sum_has_no_place_and_the_largest_error_its_own_index() -> None:
     result = quantised_result(gemm_case("fp8_e4m3", "nt", recipe="row"))
     first, second = messages.side_message(result, result.sides[0]).split("\n")[:2]
