@@ -43,6 +43,7 @@ BATCH = 64  # hypotheses between two looks at the clock of progress
 NEAR = 0.75  # fraction of the search elements that makes a survivor: a corrupted element must not hide the rest
 NEARLY = 2  # of those, how many that fail on a search element are checked further
 TRIES = 60_000
+EXACT_TRIES = 5_000  # hypotheses for a narrow output that is the exact result rounded once
 CORRUPT = 1e-4  # fraction of the elements that may be corrupted before a composition counts as a near miss and the search goes on
 
 Status = Literal["identified", "consistent, not identified", "unexplained"]
@@ -223,7 +224,9 @@ class _Search:
                     break
             # a few corrupted elements of a wide output: no other composition comes closer. A narrow output agrees that far with most
             nearly = not self.narrow and best.fraction >= 1 - CORRUPT
-            if winners or nearly or self.tried >= self.tries:
+            # no order shows in an exact result; a narrow output may be one and yet be what some order of a long sum gives
+            enough = correct and (not self.narrow or self.tried >= EXACT_TRIES)
+            if winners or nearly or enough or self.tried >= self.tries:
                 break
         return self._report(winners, best, correct)
 
