@@ -389,6 +389,11 @@ def is_nan(codes: Codes, fmt: str | Format) -> NDArray[np.bool_]:
     return np.asarray(mag > f.inf_code) if f.has_inf else np.asarray(mag == f.magnitude_mask)
 
 
+def differing(a: Codes, b: Codes, fmt: str | Format) -> NDArray[np.bool_]:
+    """Which codes are not the same; NaN equals NaN whatever its bits."""
+    return np.asarray((a != b) & ~(is_nan(a, fmt) & is_nan(b, fmt)))
+
+
 def ulp(values: Any, fmt: str | Format) -> Values:
     """Spacing of `fmt` at |values|: 2^(max(floor(log2|x|), emin) - fraction_bits). Zero has the subnormal spacing; ±Inf and
     NaN that of the largest finite value and NaN."""

@@ -15,6 +15,7 @@ from accuracy_eval.formats import (
     concrete,
     decode,
     decode_table,
+    differing,
     encode,
     get_family,
     get_format,
@@ -250,3 +251,11 @@ def test_shapes_survive_conversion(shape):
     codes = encode(np.ones(shape), "bfloat16")
     assert codes.shape == shape
     assert decode(codes, "bfloat16").shape == shape
+
+
+def test_codes_differ_unless_they_are_equal_or_both_nan():
+    a, b = (x.astype(np.uint8) for x in np.meshgrid(np.arange(256), np.arange(256)))
+    values = [decode(x, "float8_e5m2") for x in (a, b)]
+    same = (a == b) | (np.isnan(values[0]) & np.isnan(values[1]))
+    assert np.array_equal(differing(a, b, "float8_e5m2"), ~same)
+    assert np.array_equal(differing(a, b, "int8"), a != b)

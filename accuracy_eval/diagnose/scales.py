@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.diagnose.context import Finding, Look
-from accuracy_eval.formats import Codes, Format, decode, get_format, is_nan
+from accuracy_eval.formats import Format, decode, differing, get_format
 from accuracy_eval.quantize import RECIPES, element_format, other_layouts, reference_scale, scale_rule
 from accuracy_eval.quantize.recipes import Recipe
 
@@ -64,20 +64,16 @@ def amax_stale(look: Look) -> Finding | None:
     if expected.dtype.kind == "f" or look.m.expected_format != look.fmt.name:
         return None
     element = element_format(recipe, c.out_format or None, encoding=c.encoding)
-    wrong = int(_differ(actual, expected, look.fmt).sum())
+    wrong = int(differing(actual, expected, look.fmt).sum())
     if wrong < FEWEST_BLOCKS and look.fmt.bits <= 8:
         return None
     parts = [
-        part for part, amax in _parts(blocks) if not _differ(actual, reference_scale(amax, recipe, element), look.fmt).any()
+        part for part, amax in _parts(blocks) if not differing(actual, reference_scale(amax, recipe, element), look.fmt).any()
     ]  # fmt: skip
     if not parts:
         return None
     words = {"count": str(wrong), "total": str(look.count)}
     return Finding({"part": " or ".join(dict.fromkeys(parts))}, words)
-
-
-def _differ(a: Codes, b: Codes, fmt: Format) -> NDArray[np.bool_]:
-    return np.asarray((a != b) & ~(is_nan(a, fmt) & is_nan(b, fmt)))
 
 
 def _blocks(x: NDArray[np.float32], recipe: Recipe) -> NDArray[np.float32]:

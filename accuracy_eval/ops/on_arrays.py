@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from accuracy_eval.cpu_ref.gemm import panels
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import get_format, is_nan
+from accuracy_eval.formats import differing, get_format
 from accuracy_eval.ops.quantize import QUANTIZE
 from accuracy_eval.ops.spec import Encoding, Inputs, Output, Panel, Reference
 from accuracy_eval.quantize import get_recipe, quantize
@@ -61,8 +59,8 @@ def codes_under(x: Coded, recipe: str, actual: Coded, scale: Coded) -> tuple[Ref
         "codes", actual.format, x.shape, "exact", lambda: iter((Panel(0, right),)), resolution={"element": "one code"}
     )  # fmt: skip
     return reference, {
-        "scale_mismatch_count": _differing(scale.codes, ours.scale, scale.format),
-        "conversion_mismatch_count": _differing(actual.codes, right, actual.format) if actual.shape == x.shape else 0,
+        "scale_mismatch_count": int(differing(scale.codes, ours.scale, scale.format).sum()),
+        "conversion_mismatch_count": int(differing(actual.codes, right, actual.format).sum()) if actual.shape == x.shape else 0,
     }
 
 
@@ -92,10 +90,6 @@ def operand_errors(inputs: Mapping[str, Coded], layout: str, recipe: str) -> dic
             raise UsageError(f"op gemm: {n}_scale is {found}; recipe {rows[n].name} has {list(ours.scale.shape)} of {ours.scale_format}")
         given = scale.codes.reshape(ours.scale.shape)
         right = quantize(source.codes, source.format, rows[n], axis=axes[n], element=codes.format, scale=given)
-        wrong["scale_mismatch_count"] += _differing(given, ours.scale, scale.format)
-        wrong["conversion_mismatch_count"] += _differing(codes.codes, right.codes, codes.format)
+        wrong["scale_mismatch_count"] += int(differing(given, ours.scale, scale.format).sum())
+        wrong["conversion_mismatch_count"] += int(differing(codes.codes, right.codes, codes.format).sum())
     return wrong
-
-
-def _differing(a: Any, b: Any, fmt: str) -> int:
-    return int(np.count_nonzero((a != b) & ~(is_nan(a, fmt) & is_nan(b, fmt))))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.errors import UnsupportedCase
-from accuracy_eval.formats import Codes, decode, encode, get_format, is_nan
+from accuracy_eval.formats import Codes, decode, differing, encode, get_format, is_nan
 from accuracy_eval.ops.spec import (
     Encoding,
     Exempt,
@@ -178,11 +178,6 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
     return found
 
 
-def _differing(a: Codes, b: Codes, fmt: str) -> NDArray[np.bool_]:
-    """Codes that are not equal; NaN equals NaN."""
-    return np.asarray((a != b) & ~(is_nan(a, fmt) & is_nan(b, fmt)))
-
-
 def _saturated(codes: Codes, fmt: str) -> int:
     """Elements at the largest magnitude of their format."""
     top, bottom = encode(np.array([1.0, -1.0]) * get_format(fmt).max, fmt)
@@ -198,12 +193,12 @@ def _joint(case: Case, inputs: Inputs, encoding: Encoding, outputs: Mapping[str,
     ours, right = _quantised(case, x, encoding), _quantised(case, x, encoding, outputs)
     scale, codes = outputs["scale"], outputs["codes"]
     whole = outputs["global_scale"].codes if "global_scale" in outputs else None
-    scales = int(_differing(scale.codes, ours.scale, scale.format).sum())
+    scales = int(differing(scale.codes, ours.scale, scale.format).sum())
     if whole is not None and ours.global_scale is not None:
-        scales += int(_differing(whole, ours.global_scale, "float32").sum())
+        scales += int(differing(whole, ours.global_scale, "float32").sum())
     nan = is_nan(_over_elements(scale.codes, recipe.block, np.arange(x.shape[0]), x.shape[1]), scale.format)
     wrong = {
-        "scale_mismatch_count": scales, "conversion_mismatch_count": int((_differing(codes.codes, right.codes, codes.format) & ~nan).sum()),
+        "scale_mismatch_count": scales, "conversion_mismatch_count": int((differing(codes.codes, right.codes, codes.format) & ~nan).sum()),
     }  # fmt: skip
     saturated = {"saturated_actual": _saturated(codes.codes, codes.format), "saturated_expected": _saturated(ours.codes, ours.format)}
     stored = replace(ours, codes=codes.codes, scale=scale.codes, global_scale=whole)
