@@ -9,12 +9,16 @@ from accuracy_eval.ops.cast import CAST
 from accuracy_eval.ops.epilogue import GEMM_EPILOGUE
 from accuracy_eval.ops.gemm import GEMM
 from accuracy_eval.ops.grouped import GROUPED
+from accuracy_eval.ops.norms import NORMS
 from accuracy_eval.ops.quantize import QUANTIZE
 from accuracy_eval.ops.reduce import REDUCE
+from accuracy_eval.ops.rope import ROPE
 from accuracy_eval.ops.spec import OpSpec
 from accuracy_eval.ops.special import SPECIAL
 
-OPS: dict[str, OpSpec] = {op.name: op for op in (GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, ATTENTION, CAST, QUANTIZE)}
+OPS: dict[str, OpSpec] = {
+    op.name: op for op in (GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, *NORMS, ROPE, ATTENTION, CAST, QUANTIZE)
+}
 
 
 def get_op(name: str) -> OpSpec:

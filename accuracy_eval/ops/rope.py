@@ -1,0 +1,92 @@
+"""rope: pairs (x[i], x[i + d/2]) of every head turned by the angle of their position, forward and backward.
+
+y₁ = x₁·cos − x₂·sin, y₂ = x₂·cos + x₁·sin; the gradient turns back. cos and sin are operands: an angle's own error is not the op's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from accuracy_eval.formats import Values, decode, get_format, ulp
+from accuracy_eval.ops.spec import (
+    Encoding,
+    Inputs,
+    Operand,
+    OpSpec,
+    Output,
+    Panel,
+    Reference,
+    operand_formats,
+    rows_and_columns,
+)  # fmt: skip
+from accuracy_eval.records import Case
+
+FORMATS = ("float32", "float64", "float16", "bfloat16")
+
+
+def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
+    s, h, d, fmt = *(case.dims[x] for x in "shd"), operand_formats(case, 1, encoding)[0]
+    turned = Operand("x" if case.direction == "fwd" else "grad_y", (s, h, d), fmt, ("s", "h", "d"))
+    return turned, *(Operand(n, (s, d // 2), fmt, ("s", "d")) for n in ("cos", "sin"))
+
+
+def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
+    turned = _operands(case, encoding)[0]
+    return (Output("y" if case.direction == "fwd" else "dx", turned.shape, turned.format),)
+
+
+def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+    """Halves turned as model code writes it: x·cos + (−x₂, x₁)·sin, in the operands' format."""
+    cos, sin = (torch.cat((t[n], t[n]), -1)[:, None, :] for n in ("cos", "sin"))
+
+    def turn(x: Any) -> Any:
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat((-second, first), -1) * sin
+
+    if case.direction == "fwd":
+        return {"y": turn(t["x"])}
+    leaf = torch.zeros_like(t["grad_y"], requires_grad=True)
+    return {"dx": torch.autograd.grad(turn(leaf), leaf, t["grad_y"])[0]}
+
+
+def _turned(case: Case, inputs: Inputs) -> tuple[Values, Values]:
+    """The result and the error of two products and their sum, each of which may be rounded to the operands' format, doubled."""
+    x, cos, sin = (decode(inputs[o.name].codes, o.format) for o in _operands(case, "ocp"))
+    fmt = get_format(inputs["cos"].format)
+    sin = sin if case.direction == "fwd" else -sin
+    half = x.shape[2] // 2
+    first, second, c, s = x[:, :, :half], x[:, :, half:], cos[:, None], sin[:, None]
+    products = np.concatenate([first * c, second * c], 2), np.concatenate([-second * s, first * s], 2)
+    unit = 2.0**-52 if fmt.name == "float64" else 2.0**-23
+    error = sum(ulp(p, fmt) if fmt.bits <= 16 else 2 * unit * np.abs(p) for p in products)
+    total: Values = products[0] + products[1]
+    return total, error + unit * np.abs(total)
+
+
+def _panels(case: Case, inputs: Inputs, output: Output) -> Iterator[Panel]:
+    yield Panel(0, *(v.reshape(rows_and_columns(output.shape)) for v in _turned(case, inputs)))
+
+
+def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
+    (output,) = _outputs(case, encoding)
+    return {output.name: Reference("values", output.format, output.shape, contract, partial(_panels, case, inputs, output))}
+
+
+ROPE = OpSpec(
+    name="rope",
+    family="rope",
+    equation="(y₁, y₂) = (x₁·cos − x₂·sin, x₂·cos + x₁·sin)",
+    dims=(("s", "h", "d"),),
+    formats=FORMATS,
+    operands=_operands,
+    outputs=_outputs,
+    torch=_torch,
+    reference=_reference,
+    contract=lambda case: "fp64" if case.format == "float64" else "fp32acc",
+    directions=("fwd", "bwd"),
+    refuse=lambda case: f"d={case.dims['d']} is odd; elements turn in pairs" if case.dims["d"] % 2 else None,
+)

@@ -1,0 +1,65 @@
+"""rope: values of the definition, budgets that model code keeps, faults found."""
+
+import numpy as np
+import pytest
+import torch
+
+from accuracy_eval.backends.torch_device import TorchBackend
+from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import decode, encode
+from accuracy_eval.gates import load_profile
+from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.ops.operands import operand_codes, stored_inputs
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.records import Coded, Verdict
+
+SPEC = get_op("rope")
+
+
+def known(fmt, direction):
+    case = make_case("rope", (("s", 20), ("h", 3), ("d", 32)), format=fmt, direction=direction)
+    inputs = stored_inputs(SPEC, case, "ocp", operand_codes(SPEC, case, "ocp"))
+    return case, inputs, SPEC.reference(case, inputs, "ocp", SPEC.contract(case))
+
+
+def judged(case, codes, references):
+    (output,) = SPEC.outputs(case, "ocp")
+    side = side_of("me", Coded(codes, output.format), contract=references[output.name].contract)
+    return judge_tensor(case, case_id(case), "rope", "default", output, [side], {"me": references[output.name]}, load_profile("default"))
+
+
+def test_pairs_turn_as_complex_numbers_and_the_gradient_turns_back():
+    for direction, name, sign in (("fwd", "x", 1), ("bwd", "grad_y", -1)):
+        case, inputs, references = known("bfloat16", direction)
+        x, cos, sin = (decode(inputs[n].codes, "bfloat16") for n in (name, "cos", "sin"))
+        turned = (x[..., :16] + 1j * x[..., 16:]) * (cos + sign * 1j * sin)[:, None]
+        wanted = np.concatenate([turned.real, turned.imag], 2)
+        (reference,) = references.values()
+        (panel,) = reference.panels()
+        np.testing.assert_allclose(panel.values.reshape(wanted.shape), wanted, rtol=0, atol=1e-13)
+        t = {n: torch.from_numpy(decode(c.codes, c.format)) for n, c in inputs.items()}
+        (given,) = SPEC.torch(torch, case, t, {}).values()
+        np.testing.assert_allclose(given.numpy(), wanted, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("fmt", SPEC.formats)
+@pytest.mark.parametrize("direction", SPEC.directions)
+def test_model_code_passes_and_faults_fail(fmt, direction):
+    case, _, references = known(fmt, direction)
+    backend = TorchBackend("cpu")
+    outcome = backend.run(backend.prepare(case), backend.candidates("rope")[0], repeats=1)
+    backend.close()
+    (result,) = outcome.results
+    codes = result.codes[0].result()
+    assert judged(case, codes, references).verdict is Verdict.PASS
+    values = decode(codes, fmt)
+    shifted = np.roll(values, 1, axis=0)  # the angles of the position before
+    halves = np.concatenate([values[..., 16:], values[..., :16]], 2)
+    for wrong in (shifted, halves, values * 1.05):
+        assert judged(case, encode(wrong, fmt), references).verdict is Verdict.FAIL
+
+
+def test_an_odd_head_dimension_is_refused():
+    with pytest.raises(UsageError, match="d=7 is odd"):
+        make_case("rope", (("s", 2), ("h", 2), ("d", 7)))
