@@ -10,6 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from support_browser import chromium
 from support_results import (
+    CPU,
+    H200,
+    MI300X,
     budget_gate,
     gemm_case,
     gemm_results,
@@ -206,6 +209,27 @@ def test_only_the_platform_properties_that_differ_are_shown_at_first(opened: Ope
     assert page.locator("#platform-table").get_by_text("cublasLt 13.0.2").is_visible()
     page.get_by_label("only what differs").uncheck()
     assert page.locator("#platform-table").get_by_text("5e" * 32).first.is_visible()
+
+
+CARD = {"format": "bfloat16", "out": "float32", "sentence": "matches hopper", "tree": "64 in order", "deterministic": True,
+        "answers": {"alignment_bits": 25, "rounding": [1, -1], "overflow": None}}  # fmt: skip
+
+
+def test_numerics_cards_stand_side_by_side_and_differences_are_marked(opened: Opened) -> None:
+    other = {**CARD, "sentence": "matches cdna3", "answers": {"alignment_bits": 24, "rounding": [1, -1]}}
+    dumps = (replace(H200, numerics={"formats": [CARD]}), replace(MI300X, numerics={"formats": [other]}), CPU)
+    page = opened(results_of((pass_result(gemm_case()),), dumps=dumps))
+    cards = page.locator("#numerics")
+    row = cards.locator("tbody tr").first
+    assert row.locator("th, td").all_inner_texts() == [
+        "bfloat16 → float32", "matches hopper; added 64 in order", "matches cdna3; added 64 in order", "not asked",
+    ]  # fmt: skip
+    cards.locator("summary").click()
+    assert cards.locator("tr.differs th").all_inner_texts() == ["bfloat16 → float32", "bfloat16 → float32: alignment_bits"]
+
+
+def test_a_page_of_devices_that_were_not_probed_has_no_cards(opened: Opened) -> None:
+    assert opened(passing_results()).locator("#numerics").count() == 0
 
 
 def test_charts_open_the_case_of_a_point(opened: Opened) -> None:

@@ -12,21 +12,26 @@ from accuracy_eval.records import DumpInfo, to_json
 
 @dataclass(frozen=True)
 class Fact:
-    """A property of every dump: text, number or None for unknown, in the order of the dumps."""
+    """A property of every dump: text, number or None for unknown, in the order of the dumps.
+
+    optional  what is unknown was not asked for, and differs from nothing
+    """
 
     name: str
     values: tuple[Any, ...]
+    optional: bool = False
 
     @property
     def differs(self) -> bool:
-        return len({repr(v) for v in self.values}) > 1
+        return len({repr(v) for v in self.values if v is not None or not self.optional}) > 1
 
 
 def platform_facts(dumps: Sequence[DumpInfo]) -> list[Fact]:
-    """File, digests and suite of every dump, then its platform's properties, nested ones flattened with dots."""
+    """File, digests and suite of every dump, then its platform's properties, nested ones flattened with dots; numerics have a card."""
     facts = [Fact(name.replace("_", " "), tuple(getattr(d, name) for d in dumps)) for name in _IDENTITY]
     flat = [_flat(d.platform) for d in dumps]
-    names = dict.fromkeys(name for table in flat for name in table)
+    carded = any(d.numerics for d in dumps)
+    names = dict.fromkeys(name for table in flat for name in table if not (carded and name.startswith("numerics.")))
     return facts + [Fact(name, tuple(table.get(name) for table in flat)) for name in names]
 
 
@@ -36,9 +41,9 @@ def numerics_facts(dumps: Sequence[DumpInfo]) -> tuple[list[Fact], list[Fact]]:
     sentences, answers = [], []
     for way in dict.fromkeys(w for card in cards for w in card):
         forms = [card.get(way, {}) for card in cards]
-        sentences.append(Fact(way, tuple(_said(f) for f in forms)))
+        sentences.append(Fact(way, tuple(_said(f) for f in forms), optional=True))
         asked = dict.fromkeys(name for f in forms for name, found in f.get("answers", {}).items() if found is not None)
-        answers += [Fact(f"{way}: {name}", tuple(_answer(f.get("answers", {}).get(name)) for f in forms)) for name in asked]
+        answers += [Fact(f"{way}: {name}", tuple(_answer(f.get("answers", {}).get(name)) for f in forms), optional=True) for name in asked]
     return sentences, answers
 
 

@@ -65,7 +65,7 @@
     const most = Math.log10(Math.max(...bins.map(([, count]) => count)));
     const y = (e) => top + height - ((e + 0.3) / (most + 0.3)) * height;
     axisY(svg, left, decades(0, most), y, power, width - 8);
-    const step = Math.ceil(bins.length / 12);
+    const step = Math.ceil(46 / bar);
     bins.forEach(([edge, count], i) => {
       const x = left + 4 + i * bar, at = y(Math.log10(count));
       const from = i === 0 ? 0 : bins[i - 1][0];
@@ -88,19 +88,22 @@
     const left = 44, top = 18, width = Math.max(300, left + columns * w + 10), foot = top + rows * t;
     const svg = frame(width, foot + 58, `Error map, ${sketch.title}`);
     const [height, breadth] = sketch.shape, [tall, wide] = sketch.cell;
+    const place = (i, j) => {
+      const span = (n, size, end) => (size === 1 ? String(n) : `${n * size}–${Math.min((n + 1) * size, end) - 1}`);
+      return height === 1 ? `elements ${span(j, wide, breadth)}` : `rows ${span(i, tall, height)}, columns ${span(j, wide, breadth)}`;
+    };
     let worst = [0, 0, -1];
     cells.forEach((row, i) => row.forEach((value, j) => {
       if (value > worst[2]) worst = [i, j, value];
       const shade = logs.length === 0 || high === low ? RAMP.length - 3 : Math.round(((Math.log10(value) - low) / (high - low)) * (RAMP.length - 1));
       const kind = value === 0 ? { class: "nothing" } : Number.isFinite(value) ? { fill: RAMP[shade] } : { class: "infinite" };
-      const place = `rows ${i * tall}–${Math.min((i + 1) * tall, height) - 1}, columns ${j * wide}–${Math.min((j + 1) * wide, breadth) - 1}`;
-      svg.append(s("rect", { x: left + j * w, y: top + i * t, width: w - 0.5, height: t - 0.5, ...kind }, title(`${place}: ${short(value)}`)));
+      svg.append(s("rect", { x: left + j * w, y: top + i * t, width: w - 0.5, height: t - 0.5, ...kind }, title(`${place(i, j)}: ${short(value)}`)));
     }));
     svg.append(s("rect", { class: "frame", x: left - 0.5, y: top - 0.5, width: columns * w, height: rows * t }));
-    svg.append(s("text", { x: left, y: top - 5, class: "quiet" }, "column 0"));
+    svg.append(s("text", { x: left, y: top - 5, class: "quiet" }, height === 1 ? "element 0" : "column 0"));
     svg.append(s("text", { x: left + columns * w, y: top - 5, "text-anchor": "end", class: "quiet" }, columns * w > 110 ? String(breadth - 1) : ""));
-    svg.append(s("text", { x: left - 5, y: top + 10, "text-anchor": "end", class: "quiet" }, "0"));
-    if (rows * t > 24) svg.append(s("text", { x: left - 5, y: foot, "text-anchor": "end", class: "quiet" }, String(height - 1)));
+    if (height > 1) svg.append(s("text", { x: left - 5, y: top + 10, "text-anchor": "end", class: "quiet" }, "0"));
+    if (height > 1 && rows * t > 24) svg.append(s("text", { x: left - 5, y: foot, "text-anchor": "end", class: "quiet" }, String(height - 1)));
     if (logs.length) {
       const single = high === low, shades = single ? [RAMP[RAMP.length - 3]] : RAMP;
       shades.forEach((fillColour, i) => svg.append(s("rect", { x: left + i * 16, y: foot + 12, width: 16, height: 9, fill: fillColour })));
@@ -111,8 +114,7 @@
       svg.append(s("rect", { class: "infinite", x: left + 0.5, y: foot + 42, width: 12, height: 9 }));
       svg.append(s("text", { x: left + 20, y: foot + 51, class: "quiet" }, "not finite, or 0 was expected"));
     }
-    const place = `rows ${worst[0] * tall}–${Math.min((worst[0] + 1) * tall, height) - 1}, columns ${worst[1] * wide}–${Math.min((worst[1] + 1) * wide, breadth) - 1}`;
-    return figure(svg, `error map, ${sketch.title}: error relative to what was expected, cells of ${tall} × ${wide}; largest ${short(worst[2])} at ${place}`);
+    return figure(svg, `error map, ${sketch.title}: error relative to what was expected, cells of ${tall} × ${wide}; largest ${short(worst[2])} at ${place(worst[0], worst[1])}`);
   };
 
   const byInput = (sketch) => {
