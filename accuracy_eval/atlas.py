@@ -91,9 +91,9 @@ def atlas(paths: Sequence[str | Path]) -> Atlas:
     outputs: dict[tuple[str, str, str], dict[int, tuple[Codes, Codes]]] = {}
     for number, path in enumerate(paths):
         if Path(path).suffix == ".json":
-            platform, profiles = _sweep(Path(path))
+            platform, operands, profiles = _sweep(Path(path))
             for p in profiles:
-                found.setdefault((p.function, p.format, "every operand"), {})[number] = p
+                found.setdefault((p.function, p.format, operands), {})[number] = p
         else:
             dump = Dump.open(path)
             platform = _platform(dump)
@@ -133,7 +133,7 @@ def _platform(dump: Dump) -> Platform:
 _SOFTWARE = (("torch", "torch_version"), ("CUDA", "torch_cuda"), ("HIP", "torch_hip"), ("driver", "driver_version"))
 
 
-def _sweep(path: Path) -> tuple[Platform, list[FunctionProfile]]:
+def _sweep(path: Path) -> tuple[Platform, str, list[FunctionProfile]]:
     try:
         data = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -141,7 +141,8 @@ def _sweep(path: Path) -> tuple[Platform, list[FunctionProfile]]:
     if not isinstance(data, dict) or data.get("kind") != SWEEP:
         raise FileError(f"{path}: expected kind {SWEEP!r}, found {data.get('kind') if isinstance(data, dict) else type(data).__name__!r}")
     platform = Platform(str(data["label"]), str(data["device"]), str(data["software"]), {})
-    return platform, [from_json(FunctionProfile, p) for p in data["profiles"]]
+    step = int(data.get("step", 1))
+    return platform, "every operand" if step == 1 else f"one operand in {step}", [from_json(FunctionProfile, p) for p in data["profiles"]]
 
 
 def _special(dump: Dump) -> Iterator[tuple[CaseRecord, Codes, Codes]]:
