@@ -63,7 +63,7 @@ class Server:
 
     def kill(self) -> None:
         """End it and everything it has started, at once: what a power cut does."""
-        for pid in (*_descendants(self.process.pid), self.process.pid):
+        for pid in (self.process.pid, *_descendants(self.process.pid)[::-1]):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(10)

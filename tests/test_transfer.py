@@ -36,6 +36,7 @@ LOCATIONS = {
     "ssh://host/a": Location("host", "a"),
     "ssh://me@host:2222//data/a%20b": Location("host", "/data/a b", "me", 2222),
     "sftp://[::1]:22/": Location("::1", ".", None, 22),
+    "ssh://host:22/a%23b%25%0A%3f%ff": Location("host", "a#b%\n?\udcff", None, 22),
 }
 
 
@@ -50,7 +51,8 @@ def test_a_location_prints_as_what_it_is_read_from(location: Location) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a\x00b", "-oProxyCommand=x:a", "host:~other/a", "ssh://host:99999/a", "ssh://me:secret@host/a", "ssh:///a"]
+    "text",
+    ["", "a\x00b", "-oProxyCommand=x:a", "host:~other/a", "ssh://host:99999/a", "ssh://me:secret@host/a", "ssh:///a", "ssh://host/a\nb"],
 )
 def test_locations_that_mean_nothing_or_harm_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="location"):

@@ -26,6 +26,13 @@ _CONNECTION = (
     click.option(
         "--retries", default=3, show_default=True, type=click.IntRange(min=0), help="Attempts to go on after a broken connection."
     ),
+    click.option(
+        "--transport",
+        type=click.Choice(["auto", "paramiko", "openssh"]),
+        default="auto",
+        show_default=True,
+        help="What carries the bytes; auto: the faster, measured.",
+    ),
     click.option("--limit", "limit_mb", default=0.0, type=click.FloatRange(min=0), help="Most megabytes a second (default: no limit)."),
     click.option("-v", "--verbose", is_flag=True, help="Say what is chosen, measured and tried again."),
 )
@@ -53,6 +60,7 @@ def options_of(chosen: dict[str, Any]) -> Options:
         accept_new=chosen["accept_new"],
         timeout_s=chosen["timeout"],
         retries=chosen["retries"],
+        transport=chosen["transport"],
         rate_limit=chosen["limit_mb"] * 1e6,
         ask=_ask,
         note=note,

@@ -19,9 +19,11 @@ from accuracy_eval.transfer.hashing import Hasher
 from accuracy_eval.transfer.links import failures_named
 from accuracy_eval.transfer.locations import PART_SUFFIX, Action, FileResult, Options
 from accuracy_eval.transfer.pacing import Pace
-from accuracy_eval.transfer.remote import Remote
+from accuracy_eval.transfer.parallel import AHEAD_BYTES, SEGMENT_BYTES, Segments, move
+from accuracy_eval.transfer.remote import Files, Remote
 
 BLOCK_BYTES = 1 << 20
+SEVERAL_FROM_BYTES = 2 * SEGMENT_BYTES  # from here several connections pay, where the round trip is long
 SETTLING_TRIES, SETTLING_S = 20, 0.25
 ABANDONED_S = 1.0  # a partial file that cannot be gone on with is removed once it has not grown for so long
 Meter = Callable[[int], None]  # called with the bytes of the file that are done so far
@@ -31,7 +33,7 @@ def put(remote: Remote, source: Path, target: str, options: Options, pace: Pace,
     """Send one file. `meter` is called with how much of it is there, what was there before included."""
     place = f"{remote.label}:{target}"
     part = target + PART_SUFFIX
-    with failures_named(remote.label, target), source.open("rb") as file:
+    with failures_named(remote.label, target), source.open("rb") as file, _overtaking_named(remote, part, target):
         before = os.fstat(file.fileno())
         size = before.st_size
         if (found := _already_there(remote, file, size, target)) is not None:
@@ -46,8 +48,15 @@ def put(remote: Remote, source: Path, target: str, options: Options, pace: Pace,
         if leftover and not offset:
             remote.names.remove(part)
         meter(offset)
-        with hasher:
-            _send(remote, part, offset, _blocks(file, offset, size, hasher, pace, meter), size, place)
+        try:
+            if remote.streams > 1 and size - offset > SEVERAL_FROM_BYTES:
+                _send_in_segments(remote, part, file, offset, size, hasher, pace, meter)
+            else:
+                with hasher:
+                    blocks = _blocks(file, offset, size, hasher, pace, meter)
+                    remote.stream(size).send(part, offset, blocks, new=offset == 0)
+        except FileExistsError:
+            raise _busy(f"{remote.label}:{part}") from None
         after = os.fstat(file.fileno())
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             raise TransferError(f"{source}: changed while it was being sent to {place}; send it again once it is complete")
@@ -73,14 +82,14 @@ def _resume_put(remote: Remote, file: Any, part: str, size: int, options: Option
     for _ in range(SETTLING_TRIES):
         if there.kind != "file":
             return Hasher(), 0, False
-        hasher, same = Hasher(), False
-        if options.resume and 0 < there.size <= size:
-            hasher, same = _same_beginning(remote, part, file, there.size)
-        if not same:
+        hasher, proven = Hasher(), 0
+        if options.resume and there.size <= size:
+            hasher, proven = _same_beginning(remote, part, file, there.size)
+        if not proven:
             time.sleep(ABANDONED_S)
         before, there = there, remote.names.stat(part)
         if there == before:
-            return (hasher, there.size, True) if same else (Hasher(), 0, True)
+            return hasher, proven, True
         time.sleep(SETTLING_S)  # the far end may still be writing what it had received when the last connection broke
     raise _busy(f"{remote.label}:{part}")
 
@@ -89,24 +98,51 @@ def _busy(part: str) -> Interrupted:
     return Interrupted(f"{part}: another transfer is writing it; wait until that has ended, or name another destination")
 
 
-def _send(remote: Remote, part: str, offset: int, blocks: Iterator[bytes], size: int, place: str) -> None:
-    try:
-        remote.stream(size).send(part, offset, blocks, new=offset == 0)
-    except FileExistsError:
-        raise _busy(f"{remote.label}:{part}") from None
+def _send_in_segments(remote: Remote, part: str, file: Any, offset: int, size: int, hasher: Hasher, pace: Pace, meter: Meter) -> None:
+    def work(files: Files, start: int, end: int) -> None:
+        def blocks() -> Iterator[bytes]:
+            for position in range(start, end, BLOCK_BYTES):
+                block = os.pread(file.fileno(), min(BLOCK_BYTES, end - position), position)
+                pace.spend(len(block))
+                yield block
+
+        files.send(part, start, blocks(), new=False)
+
+    if not offset:
+        remote.names.send(part, 0, (), new=True)
+    with hasher:
+        move(remote, Segments(offset, size), work, _follower(file, hasher, meter))
+
+
+def _follower(file: Any, hasher: Hasher, meter: Meter) -> Callable[[int, int], None]:
+    """Digests the bytes that have moved, from this side's file."""
+
+    def follow(start: int, end: int) -> None:
+        for position in range(start, end, BLOCK_BYTES):
+            hasher.update(os.pread(file.fileno(), min(BLOCK_BYTES, end - position), position))
+        meter(end)
+
+    return follow
 
 
 def _finish_put(remote: Remote, part: str, target: str, size: int, wanted: str) -> None:
     """Give the part its name once it is verified."""
     place = f"{remote.label}:{target}"
+    _verify(place, wanted, f"{remote.label}:{part}", remote.digest(part, size), lambda: remote.names.remove(part))
+    remote.names.replace(part, target)
+
+
+@contextmanager
+def _overtaking_named(remote: Remote, part: str, target: str) -> Iterator[None]:
+    """Where a part is gone because another transfer of the file was a moment faster, trying again finds its result."""
     try:
-        _verify(place, wanted, f"{remote.label}:{part}", remote.digest(part, size), lambda: remote.names.remove(part))
-        remote.names.replace(part, target)
-    except (TransferError, OSError):
-        if remote.names.stat(part).kind != "none" or remote.names.stat(target).kind != "file":
+        yield
+    except (TransferError, OSError) as error:
+        if isinstance(error, Interrupted | TimeoutError | ConnectionError):
             raise
-        # another transfer of the same bytes was a moment faster
-        _verify(place, wanted, place, remote.digest(target, size), lambda: None)
+        if remote.names.stat(part).kind == "none" and remote.names.stat(target).kind == "file":
+            raise _busy(f"{remote.label}:{part}") from error
+        raise
 
 
 def get(remote: Remote, source: str, size: int, target: Path, options: Options, pace: Pace, meter: Meter) -> FileResult:
@@ -131,17 +167,20 @@ def get(remote: Remote, source: str, size: int, target: Path, options: Options, 
             hasher, offset = _resume_get(remote, source, part, size, options)
             _check_room(target.parent, size - offset)
             meter(offset)
-            file.seek(offset)
-            file.truncate()
-            with hasher:
-                for block in remote.stream(size).receive(source, offset):
-                    file.write(block)
-                    hasher.update(block)
-                    pace.spend(len(block))
-                    meter(file.tell())
-            file.flush()
+            file.truncate(offset)
+            if remote.streams > 1 and size - offset > SEVERAL_FROM_BYTES:
+                _receive_in_segments(remote, source, file, offset, size, hasher, pace, meter)
+            else:
+                file.seek(offset)
+                with hasher:
+                    for block in remote.stream(size).receive(source, offset):
+                        file.write(block)
+                        hasher.update(block)
+                        pace.spend(len(block))
+                        meter(file.tell())
+                file.flush()
             os.fsync(file.fileno())
-            found = file.tell()
+            found = os.fstat(file.fileno()).st_size
             if found < size:
                 raise Interrupted(f"{place}: {found} of {size} bytes arrived; run again to go on from here")
             _verify(place, theirs or remote.digest(source, size), str(part), hasher.hexdigest(), part.unlink)
@@ -151,22 +190,45 @@ def get(remote: Remote, source: str, size: int, target: Path, options: Options, 
     return FileResult(place, str(target), size, hasher.hexdigest(), action, offset, remote.stream(size).method)
 
 
+def _receive_in_segments(remote: Remote, source: str, file: Any, offset: int, size: int, hasher: Hasher, pace: Pace, meter: Meter) -> None:
+    def work(files: Files, start: int, end: int) -> None:
+        for block in files.receive(source, start, end - start):
+            os.pwrite(file.fileno(), block, start)
+            pace.spend(len(block))
+            start += len(block)
+        if start < end:
+            raise Interrupted(f"{remote.label}:{source}: {start} of {size} bytes arrived; run again to go on from here")
+
+    segments = Segments(offset, size)
+    try:
+        with hasher:
+            move(remote, segments, work, _follower(file, hasher, meter))
+    except BaseException:
+        os.ftruncate(file.fileno(), segments.frontier)  # what lies behind it has gaps
+        raise
+
+
 def _resume_get(remote: Remote, source: str, part: Path, size: int, options: Options) -> tuple[Hasher, int]:
     there = part.stat().st_size if part.is_file() else 0
-    if options.resume and 0 < there <= size:
-        with part.open("rb") as file:
-            hasher, same = _same_beginning(remote, source, file, there)
-        if same:
-            return hasher, there
+    if not options.resume or not 0 < there <= size:
+        return Hasher(), 0
+    with part.open("rb") as file:
+        return _same_beginning(remote, source, file, there)
+
+
+def _same_beginning(remote: Remote, path: str, file: Any, size: int) -> tuple[Hasher, int]:
+    """(digest, length) of the bytes with which a partial file of `size` bytes proves to begin the whole: both ends compute at once.
+
+    All of them, or all but the last: what came over several connections may have gaps there.
+    """
+    for length in (size, size - AHEAD_BYTES):
+        if length > 0:
+            with ThreadPoolExecutor(1) as threads:
+                theirs = threads.submit(remote.digest, path, length, length)
+                hasher = _digest_of(file, length)
+                if hasher.hexdigest() == theirs.result():
+                    return hasher, length
     return Hasher(), 0
-
-
-def _same_beginning(remote: Remote, path: str, file: Any, length: int) -> tuple[Hasher, bool]:
-    """The digest of the first bytes here, and whether the far file begins alike: both ends compute at once."""
-    with ThreadPoolExecutor(1) as threads:
-        theirs = threads.submit(remote.digest, path, length, length)
-        hasher = _digest_of(file, length)
-        return hasher, hasher.hexdigest() == theirs.result()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from accuracy_eval.errors import UsageError
 
@@ -33,7 +33,9 @@ class Location:
             return self.path
         host = f"[{self.host}]" if ":" in self.host else self.host
         who = f"{self.user}@{host}" if self.user else host
-        return f"ssh://{who}:{self.port}/{self.path}" if self.port else f"{who}:{self.path}"
+        if not self.port:
+            return f"{who}:{self.path}"
+        return f"ssh://{who}:{self.port}/{quote(self.path, safe='/ ', errors='surrogateescape')}"
 
 
 def parse_location(text: str) -> Location:
@@ -54,6 +56,8 @@ def parse_location(text: str) -> Location:
 
 
 def _from_url(text: str) -> Location:
+    if re.search(r"[\x00-\x1f]", text):
+        raise UsageError(f"location {text!r}: control characters in a URL are written as %XX")
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -62,7 +66,7 @@ def _from_url(text: str) -> Location:
     if not parts.hostname or parts.query or parts.fragment or parts.password is not None:
         raise UsageError(f"location {text!r}: expected ssh://[user@]host[:port]/path, without password, query or fragment")
     user = unquote(parts.username) if parts.username else None
-    return Location(_host(parts.hostname, text), _remote_path(unquote(parts.path)[1:], text), user, port)
+    return Location(_host(parts.hostname, text), _remote_path(unquote(parts.path, errors="surrogateescape")[1:], text), user, port)
 
 
 def _host(host: str, text: str) -> str:
@@ -120,6 +124,7 @@ class Options:
     resume         use a partial file that an earlier transfer left, once the digest of its bytes is verified
     dry_run        connect and look, write nothing
     method         "auto": a stream through the login shell where there is one, else SFTP; or one of them by name
+    transport      "paramiko"; "openssh": the installed ssh program; "auto": paramiko, and for the bytes of large files the faster of both
     retries        how often a transfer that was interrupted goes on by itself, over a new connection, without having moved on in between
     rate_limit     most bytes a second; 0: no limit
     note           called with one sentence for each choice made: how bytes travel, what was measured, what is tried again
@@ -135,6 +140,7 @@ class Options:
     resume: bool = True
     dry_run: bool = False
     method: str = "auto"
+    transport: str = "auto"
     retries: int = 3
     rate_limit: float = 0.0
     note: Callable[[str], None] = field(default=lambda text: None, compare=False)
@@ -142,6 +148,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.method not in ("auto", "exec", "sftp"):
             raise UsageError(f"method {self.method!r}; allowed: auto, exec, sftp")
+        if self.transport not in ("auto", "paramiko", "openssh"):
+            raise UsageError(f"transport {self.transport!r}; allowed: auto, paramiko, openssh")
         if self.timeout_s <= 0:
             raise UsageError(f"timeout_s {self.timeout_s}; allowed: above 0")
         if self.retries < 0 or self.rate_limit < 0:

@@ -104,6 +104,8 @@ def _run(jobs: Sequence[_Job], up: bool, options: Options, progress: Progress | 
     tally, pace = _Tally(sum(j.size for j in jobs), progress), Pace(options.rate_limit)
 
     def move(job: _Job, meter: Meter) -> FileResult:
+        if not options.dry_run:
+            job.remote.choose(job.size, up=up)
         if up:
             return put(job.remote, Path(job.source), job.target, options, pace, meter)
         return get(job.remote, job.source, job.size, Path(job.target), options, pace, meter)

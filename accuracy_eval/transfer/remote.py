@@ -8,12 +8,16 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from accuracy_eval.errors import TransferError
+from accuracy_eval.transfer import openssh, speed
 from accuracy_eval.transfer.links import Link, failures_named
 from accuracy_eval.transfer.locations import Location, Options
-from accuracy_eval.transfer.sessions import connect
+from accuracy_eval.transfer.openssh import OpenSsh
+from accuracy_eval.transfer.sessions import FAR_RTT_S, REACH, connect
 from accuracy_eval.transfer.sftp import Sftp
 from accuracy_eval.transfer.shell import Shell, Stat
 
+MEASURED_BYTES = 64 << 20  # from here a second connection and a measurement pay
+STREAMS = 4  # connections of a large file to a far host
 SMALL_BYTES = 1 << 18  # up to here a few SFTP requests cost less than starting a command on the far host
 
 
@@ -21,7 +25,9 @@ class Files(Protocol):
     """What Shell and Sftp have in common."""
 
     method: str
+    link: Link
 
+    def on(self, link: Link) -> Files: ...
     def stat(self, path: str) -> Stat: ...
     def make_folders(self, path: str) -> None: ...
     def replace(self, old: str, new: str) -> None: ...
@@ -37,7 +43,8 @@ class Remote:
     """A host's files: bytes as a stream through the shell, the rest by SFTP, either alone where it must.
 
     names         how files are looked up, renamed, removed
-    stream(size)  how the bytes of a file of that size travel
+    bulk          how the bytes of large files travel
+    stream(size)  how the bytes of a file of that size do
     """
 
     def __init__(self, location: Location, options: Options) -> None:
@@ -46,14 +53,21 @@ class Remote:
         self._open()
 
     def _open(self) -> None:
-        self.link: Link = connect(self._location, self._options)
+        self.link = self._connect()
         self.label = self.link.label
+        self._fast: Link | None = None
         try:
             with failures_named(self.label, "asking what the host offers"):
                 self._look()
         except BaseException:
             self.link.close()
             raise
+
+    def _connect(self) -> Link:
+        if self._options.transport == "openssh":
+            with failures_named(self._location.host, "connecting by ssh", REACH):
+                return OpenSsh(self._location, self._options, batch=self._options.ask is None)
+        return connect(self._location, self._options)
 
     def _look(self) -> None:
         method = self._options.method
@@ -66,24 +80,58 @@ class Remote:
             raise TransferError(f"{self.label}: offers neither a POSIX shell nor SFTP (method {method}); enable one of them there")
         self._ways: list[Files] = [f for f in (shell, sftp) if f is not None]
         self.names: Files = self._ways[-1]
+        self.bulk: Files = self._ways[0]
+        self._chosen = False
         self._folders: set[str] = set()
         offers = " and ".join(f.method for f in self._ways)
-        self._options.note(f"{self.label}: {offers}; round trip {1e3 * self.link.rtt_s:.1f} ms")
+        self.note(f"{self.label}: {offers}; round trip {1e3 * self.link.rtt_s:.1f} ms")
+
+    def note(self, text: str) -> None:
+        self._options.note(text)
+
+    def choose(self, size: int, *, up: bool) -> None:
+        """Measure, once a connection and only for enough bytes, which program moves them faster in that direction, and take it."""
+        shell = self.bulk
+        if self._chosen or size < MEASURED_BYTES or self._options.transport != "auto" or not isinstance(shell, Shell):
+            return
+        self._chosen = True
+        if not openssh.available():
+            self.note(f"{self.label}: by paramiko; there is no ssh program here")
+            return
+        try:
+            with failures_named(self.label, "ssh"):
+                self._fast = OpenSsh(self._location, self._options, batch=True)
+                rates = [speed.rate(link, up=up) for link in (self.link, self._fast)]
+        except TransferError as error:
+            self.note(f"{self.label}: by paramiko; {error}")
+            return
+        figures = f"paramiko {rates[0] / 1e6:.0f} MB/s, ssh {rates[1] / 1e6:.0f} MB/s"
+        if rates[1] > rates[0]:
+            self.bulk = shell.on(self._fast)
+        self.note(f"{self.label}: by {self.bulk.link.name}, the faster of {figures}")
+
+    @property
+    def streams(self) -> int:
+        """How many connections a large file takes: several where the round trip is long."""
+        return STREAMS if self.link.rtt_s > FAR_RTT_S else 1
 
     def reconnect(self) -> None:
         """Make the connection anew."""
-        self.link.close()
+        self.close()
         self._open()
 
     def close(self) -> None:
         self.link.close()
+        if self._fast is not None:
+            self._fast.close()
+            self._fast = None
 
     def at(self, path: str) -> str:
         """The path as both shell and SFTP understand it, wherever start-up files may have taken the shell."""
         return posixpath.normpath(posixpath.join(self._home, path)) if self._home else path
 
     def stream(self, size: int) -> Files:
-        return self._ways[-1] if size <= SMALL_BYTES else self._ways[0]
+        return self._ways[-1] if size <= SMALL_BYTES else self.bulk
 
     def make_folders(self, path: str) -> None:
         """Make a folder and those above it, asking the host only once for each."""

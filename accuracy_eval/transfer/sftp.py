@@ -23,7 +23,8 @@ class Sftp:
 
     method = "sftp"
 
-    def __init__(self, client: Any, request: int) -> None:
+    def __init__(self, link: Link, client: Any, request: int) -> None:
+        self.link = link
         self._client = client
         self._request = request
 
@@ -31,14 +32,14 @@ class Sftp:
     def probe(cls, link: Link) -> Sftp | None:
         """An Sftp where the host has the subsystem, else None."""
         client = link.sftp()
-        return None if client is None else cls(client, OPENSSH_REQUEST_BYTES if link.openssh else OTHER_REQUEST_BYTES)
+        return None if client is None else cls(link, client, OPENSSH_REQUEST_BYTES if link.openssh else OTHER_REQUEST_BYTES)
 
     def on(self, link: Link) -> Sftp:
         """The same host's files by another connection."""
         client = link.sftp()
         if client is None:
             raise TransferError(f"{link.label}: has no SFTP on a further connection")
-        return Sftp(client, self._request)
+        return Sftp(link, client, self._request)
 
     def home(self) -> str:
         """The folder that relative names start from."""

@@ -97,11 +97,13 @@ class Shell:
         place = f"{self.link.label}: {what}"
         if status == EXISTS:
             raise FileExistsError(what)
-        if status < 0 and not self.link.alive:
-            raise Interrupted(f"{place}: the connection was lost; {GO_ON}")
+        said = err.decode("utf-8", "replace").strip()
+        if status < 0:
+            raise Interrupted(
+                f"{place}: {said or 'the command ended without a status: it was killed there, or the connection was lost'}; {GO_ON}"
+            )
         if status != 0:
-            reason = err.decode("utf-8", "replace").strip() or ("killed at the far end" if status < 0 else f"exit status {status}")
-            raise TransferError(f"{place}: {reason}")
+            raise TransferError(f"{place}: {said or f'exit status {status}'}")
 
     def stat(self, path: str) -> Stat:
         text = 'if [ -d "$p" ]; then echo folder 0; elif [ -f "$p" ]; then echo file $(wc -c < "$p"); '

@@ -1,0 +1,242 @@
+"""A connection made by the installed ssh program: its ciphers and its keys, the same commands over it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from accuracy_eval.errors import TransferError
+from accuracy_eval.transfer.configuration import resolve
+from accuracy_eval.transfer.links import MAX_OUTPUT_BYTES, READ_BYTES
+from accuracy_eval.transfer.locations import Location, Options
+
+PIPE_BYTES = 1 << 20  # of a pipe to or from ssh: fewer switches between the two
+POLL_S = 0.01
+ECHO_S = 5.0  # a host that takes longer to send one byte back has no shell
+
+
+def available() -> bool:
+    return shutil.which("ssh") is not None
+
+
+def has_aes() -> bool:
+    """Whether the processor has AES instructions; True where that cannot be found out."""
+    with suppress(OSError):
+        words = Path("/proc/cpuinfo").read_text().split()
+        return "aes" in words or ("flags" not in words and "Features" not in words)
+    return True
+
+
+class OpenSsh:
+    """A master process of ssh, and one small ssh a command that shares its connection: a Link."""
+
+    name = "openssh"
+    openssh = True  # requests of its size are right for its own server, and refused by no other that is in use
+
+    def __init__(self, location: Location, options: Options, *, batch: bool) -> None:
+        """`batch`: never ask; otherwise ssh asks on the terminal itself."""
+        self.label = resolve(location, options).label
+        self.timeout_s = options.timeout_s
+        self._location, self._options, self._batch = location, options, batch
+        with ExitStack() as undo:
+            folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="ae-"))  # short: a socket's path holds 104 bytes
+            self._control = f"{folder}/c"
+            complaints = undo.enter_context(tempfile.TemporaryFile())
+            command = ["ssh", "-MN", *_options(location, options, batch), "-S", self._control, "--", location.host]
+            self._master = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=complaints)
+            undo.callback(self._end)
+            self._await(complaints)
+            self._held = undo.pop_all()
+        try:
+            self.rtt_s = self._round_trip()
+        except (OSError, EOFError):
+            self.rtt_s = 0.0  # no shell to ask
+        except BaseException:
+            self.close()
+            raise
+
+    def _await(self, complaints: IO[bytes]) -> None:
+        deadline = time.monotonic() + self.timeout_s
+        while not os.path.exists(self._control):
+            if self._master.poll() is not None:
+                complaints.seek(0)
+                reason = complaints.read(1 << 16).decode("utf-8", "replace").strip() or f"exit status {self._master.returncode}"
+                raise TransferError(f"{self.label}: ssh: {reason}")
+            if self._batch and time.monotonic() > deadline:
+                raise TimeoutError("ssh does not sign in")
+            time.sleep(POLL_S)
+
+    def _round_trip(self) -> float:
+        pipe = self.start("cat", timeout_s=min(self.timeout_s, ECHO_S))
+        try:
+            times = []
+            for _ in range(3):  # the first one contains the start of the command
+                started = time.perf_counter()
+                pipe.write(b".")
+                if not pipe.read():
+                    raise EOFError("the far end ran no command")
+                times.append(time.perf_counter() - started)
+            return min(times)
+        finally:
+            pipe.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._master.poll() is None
+
+    def close(self) -> None:
+        self._held.close()
+
+    def _end(self) -> None:
+        self._master.terminate()
+        try:
+            self._master.wait(5)
+        except subprocess.TimeoutExpired:
+            self._master.kill()
+            self._master.wait()
+
+    def another(self) -> OpenSsh:
+        return OpenSsh(self._location, self._options, batch=True)
+
+    def _command(self, *words: str) -> list[str]:
+        return [
+            "ssh",
+            "-T",
+            "-S",
+            self._control,
+            "-o",
+            "ControlMaster=no",
+            "-o",
+            "BatchMode=yes",
+            *words[:-1],
+            "--",
+            self._location.host,
+            words[-1],
+        ]
+
+    def start(self, command: str, *, download: bool = False, timeout_s: float | None = None) -> ProcessPipe:
+        return ProcessPipe(self._command(command), timeout_s or self.timeout_s)
+
+    def sftp(self) -> Any:
+        import paramiko
+
+        near, far = socket.socketpair()
+        near.settimeout(self.timeout_s)
+        with far:
+            process = subprocess.Popen(self._command("-s", "sftp"), stdin=far.fileno(), stdout=far.fileno(), stderr=subprocess.DEVNULL)
+        channel: Any = _SocketChannel(near, process)
+        self._held.callback(channel.close)
+        try:
+            return paramiko.SFTPClient(channel)
+        except (paramiko.SSHException, EOFError, OSError):
+            channel.close()
+            return None
+
+
+def _options(location: Location, options: Options, batch: bool) -> list[str]:
+    """What ssh is told beyond its own configuration; host keys are checked as strictly as paramiko's side does."""
+    settings = {
+        "StrictHostKeyChecking": "accept-new" if options.accept_new else "yes",
+        "BatchMode": "yes" if batch else "no",
+        "ConnectTimeout": str(max(1, round(options.timeout_s))),
+        "ServerAliveInterval": "15",
+        "ServerAliveCountMax": "2",
+        "Compression": "no",
+        "ForwardAgent": "no",
+        "ForwardX11": "no",
+        "PermitLocalCommand": "no",
+        "ControlPersist": "no",
+        "LogLevel": "ERROR",
+    }
+    if has_aes():
+        settings["Ciphers"] = "^aes128-gcm@openssh.com"
+    if options.known_hosts:
+        settings |= {"UserKnownHostsFile": " ".join(f'"{p}"' for p in options.known_hosts), "GlobalKnownHostsFile": "/dev/null"}
+    words = [w for key, value in settings.items() for w in ("-o", f"{key}={value}")]
+    if options.config_file is not None:
+        words += ["-F", str(options.config_file)]
+    port = location.port or options.port
+    words += [w for pair in (("-p", str(port) if port else ""), ("-l", location.user or "")) if pair[1] for w in pair]
+    return words + [w for path in options.identity_files for w in ("-i", str(path))]
+
+
+class ProcessPipe:
+    """A command run by a process of ssh: a Pipe."""
+
+    def __init__(self, command: list[str], timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._err = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._err, bufsize=0)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+        for stream in (self._in, self._out):
+            os.set_blocking(stream.fileno(), False)
+            with suppress(OSError, AttributeError):
+                fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            _, ready, _ = select.select([], [self._in], [], self._timeout_s)
+            if not ready:
+                raise TimeoutError
+            view = view[os.write(self._in.fileno(), view) :]
+
+    def close_input(self) -> None:
+        self._in.close()
+
+    def read(self) -> bytes:
+        ready, _, _ = select.select([self._out], [], [], self._timeout_s)
+        if not ready:
+            raise TimeoutError
+        return os.read(self._out.fileno(), READ_BYTES)
+
+    def finish(self) -> tuple[int, bytes]:
+        try:
+            status = self._process.wait(self._timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        self._err.seek(0)
+        return (-1 if status in (255, -1) or status < 0 else status), self._err.read(MAX_OUTPUT_BYTES)
+
+    def close(self) -> None:
+        for stream in (self._in, self._out, self._err):
+            stream.close()
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait()
+
+
+class _SocketChannel:
+    """What paramiko's SFTP client needs of a channel, over a socket to an ssh process."""
+
+    def __init__(self, sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
+        self._sock = sock
+        self._process = process
+
+    def get_name(self) -> str:
+        return "ssh"
+
+    def send(self, data: bytes) -> int:
+        return self._sock.send(data)
+
+    def recv(self, size: int) -> bytes:
+        return self._sock.recv(size)
+
+    def recv_ready(self) -> bool:
+        return bool(select.select([self._sock], [], [], 0)[0])
+
+    def close(self) -> None:
+        self._sock.close()
+        self._process.terminate()
+        self._process.wait()
