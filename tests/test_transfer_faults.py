@@ -338,5 +338,27 @@ def test_a_transfer_that_another_one_holds_up_says_so(server: Server, tmp_path: 
     assert str(e.value) == f"{target}.part: another transfer is writing it; wait until that has ended, or name another destination"
 
 
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_ten_thousand_small_files_go_through_and_are_left_alone_the_second_time(server: Server, tmp_path: Path, direction: str) -> None:
+    rng = np.random.default_rng(1)
+    for i in range(10_000):
+        path = tmp_path / "src" / f"d{i % 7}" / f"{i}.h5"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(rng.bytes(int(rng.integers(0, 2000))))
+    far = server.at(f"{tmp_path}/{'dst' if direction == 'up' else 'src/'}")
+    ends = ([f"{tmp_path}/src/"], far) if direction == "up" else ([far], str(tmp_path / "dst"))
+    seen: list[tuple[int, int]] = []
+    results = transfer(*ends, options=server.options(), progress=lambda *x: seen.append(x))
+    assert {r.action for r in results} == {Action.SENT}
+    assert len(results) == 10_000
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1]
+    assert subprocess.run(["diff", "-rq", str(tmp_path / "src"), str(tmp_path / "dst")], check=False).returncode == 0
+    (tmp_path / "dst" / "d3" / "3.h5").write_bytes(b"rot")
+    again = transfer(*ends, options=server.options())
+    assert [r.source.rpartition("/")[2] for r in again if r.action == Action.SENT] == ["3.h5"]
+    assert subprocess.run(["diff", "-rq", str(tmp_path / "src"), str(tmp_path / "dst")], check=False).returncode == 0
+
+
 def test_options_hold_no_default_that_gives_up_early() -> None:
     assert Options().retries >= 1

@@ -136,6 +136,31 @@ def test_hostile_names_survive_both_ways(any_server: Server, tmp_path: Path) -> 
     assert not list(tmp_path.rglob("pwned")) + list(Path.home().glob("pwned"))
 
 
+def test_many_hostile_names_travel_together(any_server: Server, tmp_path: Path) -> None:
+    names = [f"{name}{i}" for i in range(2) for name in UTF8]
+    for i, name in enumerate(names):
+        _file(tmp_path / "src" / "d'\n" / name, 10 + i, i)
+    put = transfer([f"{tmp_path}/src/"], any_server.at(tmp_path / "far"), options=any_server.options())
+    assert _tree(tmp_path / "far") == _tree(tmp_path / "src")
+    transfer([any_server.at(f"{tmp_path}/far/")], str(tmp_path / "back"), options=any_server.options())
+    assert _tree(tmp_path / "back") == _tree(tmp_path / "src")
+    assert {r.method for r in put} == {"sftp" if "sftp_only" in str(any_server.folder) else "tar"}
+    assert not list(tmp_path.rglob("pwned")) + list(Path.home().glob("pwned"))
+
+
+def test_files_go_from_host_to_host(server: Server, shell_only: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _file(tmp_path / "src" / "d" / "a")
+    _file(tmp_path / "src" / "b", 10, 1)
+    options = _config(tmp_path / "config", ("one", server, ""), ("two", shell_only, ""))
+    results = transfer([f"one:{tmp_path}/src/d", f"one:{tmp_path}/src/b"], f"two:{tmp_path}/far/", options=options)
+    assert _tree(tmp_path / "far") == _tree(tmp_path / "src")
+    assert [(r.source, r.destination) for r in results] == [
+        (f"{server.label}:{tmp_path}/src/{name}", f"{shell_only.label}:{tmp_path}/far/{name}") for name in ("d/a", "b")
+    ]
+    assert list((tmp_path / "cache" / "accuracy-eval").iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["-rf", "a b", "a'b", "a\nb", "$(touch pwned)", "~"], ids=ascii)
 def test_a_single_hostile_name_can_be_named(server: Server, tmp_path: Path, name: str) -> None:
     source = _file(tmp_path / "src" / name, 20)

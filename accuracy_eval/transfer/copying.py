@@ -152,7 +152,6 @@ def get(remote: Remote, source: str, size: int, target: Path, options: Options, 
     with failures_named(remote.label, source):
         if target.is_dir():
             raise TransferError(f"{target}: is a folder, not a file; name another destination")
-        theirs = ""
         if target.is_file() and target.stat().st_size == size:
             theirs = remote.digest(source, size)
             with target.open("rb") as file:
@@ -163,11 +162,12 @@ def get(remote: Remote, source: str, size: int, target: Path, options: Options, 
             _, offset = _resume_get(remote, source, part, size, options)
             return FileResult(place, str(target), size, "", Action.RESUMED if offset else Action.SENT, offset, remote.stream(size).method)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _only_writer(part) as file:
+        with _only_writer(part) as file, ThreadPoolExecutor(1) as threads:
             hasher, offset = _resume_get(remote, source, part, size, options)
             _check_room(target.parent, size - offset)
             meter(offset)
             file.truncate(offset)
+            whole = threads.submit(remote.digest, source, size) if remote.computes(size) else None  # while the bytes travel
             if remote.streams > 1 and size - offset > SEVERAL_FROM_BYTES:
                 _receive_in_segments(remote, source, file, offset, size, hasher, pace, meter)
             else:
@@ -183,7 +183,7 @@ def get(remote: Remote, source: str, size: int, target: Path, options: Options, 
             found = os.fstat(file.fileno()).st_size
             if found < size:
                 raise Interrupted(f"{place}: {found} of {size} bytes arrived; run again to go on from here")
-            _verify(place, theirs or remote.digest(source, size), str(part), hasher.hexdigest(), part.unlink)
+            _verify(place, whole.result() if whole else remote.digest(source, size), str(part), hasher.hexdigest(), part.unlink)
             os.replace(part, target)
         _sync_folder(target.parent)
     action = Action.RESUMED if offset else Action.SENT

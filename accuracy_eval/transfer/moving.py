@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 from accuracy_eval.errors import Interrupted, TransferError, UsageError
+from accuracy_eval.transfer.bundles import BATCH, TOOLS, Small, get_many, put_many
 from accuracy_eval.transfer.copying import Meter, get, put
 from accuracy_eval.transfer.links import failures_named
 from accuracy_eval.transfer.locations import PART_SUFFIX, FileResult, Location, Options, parse_location
 from accuracy_eval.transfer.pacing import Pace
-from accuracy_eval.transfer.remote import Remote
+from accuracy_eval.transfer.remote import SMALL_BYTES, Remote
 
+T = TypeVar("T")
+MANY = 32  # small files from here travel together
 BACK_OFF_S = 0.5  # before the first repetition; doubles with each
 Progress = Callable[[int, int], None]
 
@@ -37,7 +43,7 @@ def transfer(
 ) -> list[FileResult]:
     """Copy files and folders to or from other hosts over SSH; one result a file, in order.
 
-    sources, destination  as scp takes them (`locations.parse_location`): one side remote, the other local. A folder is copied with
+    sources, destination  as scp takes them (`locations.parse_location`): either side remote, or both, through here. A folder is copied with
                           all below it, as DESTINATION/its name; `folder/` copies what is in it. The destination is a folder if it
                           is one, ends in '/', or has to hold several things; else the file's new name. Missing folders are made.
     progress              called with (bytes done, bytes in all), from the calling thread
@@ -51,6 +57,8 @@ def transfer(
         options = replace(options, ask=cache(options.ask))  # a further connection does not ask again
     froms, to = [parse_location(s) for s in sources], parse_location(destination)
     _check_sides(froms, to)
+    if to.remote and froms[0].remote:
+        return _relay(sources, destination, options, progress)
     with ExitStack() as stack:
         remotes: dict[Location, Remote] = {}
 
@@ -76,9 +84,27 @@ def _check_sides(froms: Sequence[Location], to: Location) -> None:
     kinds = {f.remote for f in froms}
     if kinds == {True, False}:
         raise UsageError("sources are partly local, partly remote; name them in separate transfers")
-    if to.remote == froms[0].remote:
-        both = "both sides are remote; run the transfer on one of the hosts" if to.remote else "neither side is remote; copy with cp"
-        raise UsageError(f"{froms[0]} to {to}: {both}, or write one side as [user@]host:path")
+    if not to.remote and not froms[0].remote:
+        raise UsageError(f"{froms[0]} to {to}: neither side is remote; copy with cp, or write one side as [user@]host:path")
+
+
+def _relay(sources: Sequence[str], destination: str, options: Options, progress: Progress | None) -> list[FileResult]:
+    """From host to host through a folder of this one, which stays until all has arrived: an interrupted relay goes on from there."""
+    key = hashlib.sha256("\0".join([*sources, destination]).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "accuracy-eval" / f"relay-{key}"
+    fetched: list[FileResult] = []
+    staged = []
+    for number, source in enumerate(sources):
+        folder = cache / str(number)
+        fetched += transfer([source], f"{folder}/", options=options, progress=progress)
+        if not options.dry_run:
+            staged += [f"{folder}/"] if source.endswith("/") else [str(p) for p in folder.iterdir() if p.suffix != PART_SUFFIX]
+    if options.dry_run:
+        return [replace(f, destination=destination) for f in fetched]
+    first = {f.destination: f.source for f in fetched}
+    sent = transfer(staged, destination, options=options, progress=progress)
+    shutil.rmtree(cache)
+    return [replace(f, source=first[f.source]) for f in sent]
 
 
 class _Tally:
@@ -88,9 +114,9 @@ class _Tally:
         self._total, self._progress = total, progress
         self._before = self._shown = 0
 
-    def of(self, job: _Job) -> Meter:
+    def of(self, size: int) -> Meter:
         before = self._before
-        self._before += job.size
+        self._before += size
 
         def meter(position: int) -> None:
             self._shown = max(self._shown, before + position)
@@ -110,10 +136,43 @@ def _run(jobs: Sequence[_Job], up: bool, options: Options, progress: Progress | 
             return put(job.remote, Path(job.source), job.target, options, pace, meter)
         return get(job.remote, job.source, job.size, Path(job.target), options, pace, meter)
 
-    return [persist(partial(move, job), job.remote, options, tally.of(job)) for job in jobs]
+    results: dict[_Job, FileResult] = {}
+    for folder, batch in _batches(jobs, up) if not options.dry_run else ():
+        remote = batch[0].remote
+        many = partial(_move_many, remote, up, folder, batch)
+        moved = persist(many, remote, options, tally.of(sum(j.size for j in batch)))
+        results |= dict(zip(batch, moved, strict=True))
+        pace.spend(sum(j.size for j in batch))
+    for job in jobs:
+        if job not in results:
+            results[job] = persist(partial(move, job), job.remote, options, tally.of(job.size))
+    return [results[j] for j in jobs]
 
 
-def persist(move: Callable[[Meter], FileResult], remote: Remote, options: Options, meter: Meter) -> FileResult:
+def _batches(jobs: Sequence[_Job], up: bool) -> Iterator[tuple[str, list[_Job]]]:
+    """(folder there, jobs) of small files to be moved together, where there are many and the host can."""
+    small: dict[Remote, list[_Job]] = {}
+    for j in jobs:
+        if j.size <= SMALL_BYTES:
+            small.setdefault(j.remote, []).append(j)
+    for remote, found in small.items():
+        with failures_named(remote.label, "asking for tar"):
+            if len(found) < MANY or remote.shell is None or not remote.shell.has(*TOOLS):
+                continue
+        folder = posixpath.commonpath([posixpath.dirname(j.target if up else j.source) or "." for j in found])
+        for start in range(0, len(found), BATCH):
+            yield folder, found[start : start + BATCH]
+
+
+def _move_many(remote: Remote, up: bool, folder: str, jobs: Sequence[_Job], meter: Meter) -> list[FileResult]:
+    assert remote.shell is not None
+    files = [Small(Path(j.source if up else j.target), posixpath.relpath(j.target if up else j.source, folder)) for j in jobs]
+    results = (put_many if up else get_many)(remote, remote.shell, folder, files)
+    meter(sum(j.size for j in jobs))
+    return results
+
+
+def persist(move: Callable[[Meter], T], remote: Remote, options: Options, meter: Meter) -> T:
     """Do it, again over a new connection when it is interrupted: at most `retries` times in a row without getting further."""
     furthest = 0
     moved_on = False
@@ -163,7 +222,12 @@ def _puts(remote: Remote, sources: Sequence[tuple[str, Path]], target: str, dest
 def _local_files(folder: Path) -> list[Path]:
     """Every file below a folder, relative to it, without partial and temporary ones; links to folders are not followed."""
     found = [Path(top, name) for top, _, names in os.walk(folder) for name in names]
-    return sorted(p.relative_to(folder) for p in found if p.is_file() and p.suffix not in (PART_SUFFIX, ".tmp"))
+    return sorted(p.relative_to(folder) for p in found if p.is_file() and _finished(str(p.relative_to(folder))))
+
+
+def _finished(name: str) -> bool:
+    """Whether neither a file nor a folder above it is of a transfer or a dump that still goes on."""
+    return not any(part.endswith((PART_SUFFIX, ".tmp")) for part in name.split("/"))
 
 
 def _gets(remote: Remote, path: str, text: str, target: Path, destination: str, several: bool) -> list[_Job]:
@@ -173,7 +237,7 @@ def _gets(remote: Remote, path: str, text: str, target: Path, destination: str, 
         if found.kind == "folder":
             name = posixpath.basename(path.rstrip("/"))
             base = target if text.endswith("/") or name in ("", ".", "..") else target / name
-            files = [(f, size) for f, size in remote.names.walk(path) if not f.endswith((PART_SUFFIX, ".tmp"))]
+            files = [(f, size) for f, size in remote.names.walk(path) if _finished(f)]
             return [_Job(remote, posixpath.join(path, f), str(base / _safe(remote, path, f)), size) for f, size in files]
     if found.kind != "file":
         raise TransferError(

@@ -111,6 +111,11 @@ class Remote:
         self.note(f"{self.label}: by {self.bulk.link.name}, the faster of {figures}")
 
     @property
+    def shell(self) -> Shell | None:
+        """The host's shell, where it is used."""
+        return next((f for f in self._ways if isinstance(f, Shell)), None)
+
+    @property
     def streams(self) -> int:
         """How many connections a large file takes: several where the round trip is long."""
         return STREAMS if self.link.rtt_s > FAR_RTT_S else 1
@@ -150,6 +155,10 @@ class Remote:
         for block in ways[0].receive(path, 0, length):
             digest.update(block)
         return digest.hexdigest()
+
+    def computes(self, size: int) -> bool:
+        """Whether the host digests a file of that size by itself, while this connection moves bytes."""
+        return size > SMALL_BYTES and self.shell is not None and bool(self.shell.tools)
 
     def check_room(self, folder: str, needed: int) -> None:
         """TransferError if the disk of a folder has fewer bytes free than are needed; passes where the host cannot tell."""

@@ -105,6 +105,17 @@ class Shell:
         if status != 0:
             raise TransferError(f"{place}: {said or f'exit status {status}'}")
 
+    def has(self, *tools: str) -> bool:
+        """Whether the host has all these commands."""
+        out = self._run(" && ".join(f"command -v {t} >/dev/null" for t in tools) + " && echo yes || echo no", ".")
+        return out.strip() == b"yes"
+
+    def run_in(self, folder: str, text: str, data: bytes, word: str = "") -> bytes:
+        """What `text` prints when it runs in a folder, fed with `data`; `word` is $q there."""
+        status, out, err = run(self.link, script(f'cd "$p" && {{ {text}; }}', absolute_or_dotted(folder), word), data=data)
+        self._check(status, err, folder)
+        return out
+
     def stat(self, path: str) -> Stat:
         text = 'if [ -d "$p" ]; then echo folder 0; elif [ -f "$p" ]; then echo file $(wc -c < "$p"); '
         text += 'elif [ -e "$p" ] || [ -L "$p" ]; then echo other 0; else echo none 0; fi'
