@@ -165,6 +165,8 @@ class _Comparison:
     def __init__(self, options: _Options) -> None:
         self.profile = load_profile(options.gates)
         dumps = [Dump.open(p) for p in options.paths]
+        for d in dumps:
+            d.borrow(other for other in dumps if other is not d)
         self.entries = [Entry(label, d) for label, d in zip(_labels(dumps, options.labels), dumps, strict=True)]
         self._explainer = _explainer(options.unit) if options.explain else None
         cache = ReferenceCache(options.reference_cache) if options.reference_cache else None
@@ -310,6 +312,9 @@ def _compare_case(
             yield skip(e.label, Verdict.INPUTS_DIFFER, str(error))
         else:
             agreed.append(e)
+    for e in [e for e in agreed if not e.dump.readable(records[e.label])]:
+        agreed.remove(e)
+        yield skip(e.label, Verdict.INCONCLUSIVE, _digests_alone(e, records))
     if not agreed:
         return
     try:
@@ -320,6 +325,19 @@ def _compare_case(
     except AccuracyEvalError as error:  # a record that makes no sense costs its case, not the report
         for e in agreed:
             yield skip(e.label, Verdict.ERROR, f"could not be judged: {error}")
+
+
+def _digests_alone(e: Entry, records: Mapping[str, CaseRecord]) -> str:
+    """What digests say where no dump holds these bytes."""
+
+    def of(record: CaseRecord) -> list[tuple[str, str]]:
+        return [(t.name, t.sha256) for t in record.tensors if t.role == "output"]
+
+    same = [label for label, r in records.items() if label != e.label and r.status == "done" and of(r) == of(records[e.label])]
+    others = [label for label, r in records.items() if label not in (e.label, *same) and r.status == "done"]
+    said = [f"bit-identical to {', '.join(same)}"] if same else []
+    said += [f"other bytes than {', '.join(others)}"] if others else []
+    return f"{e.dump.path.name} holds digests alone: {'; '.join(said) or 'nothing to compare with'}; not judged without the codes"
 
 
 def _unvisited(e: Entry, keep: Callable[[Case], bool]) -> Iterator[NotCompared]:

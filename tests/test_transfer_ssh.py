@@ -10,18 +10,20 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paramiko
 import pytest
 from support_proxy import CuttingProxy
 from support_sshd import Server, fingerprint, make_key, running_sshd
 from test_transfer import HOSTILE
 
 from accuracy_eval.errors import DigestMismatch, HostKeyError, TransferError, UsageError
-from accuracy_eval.transfer import Action, Options, transfer
+from accuracy_eval.transfer import Action, Location, Options, connect, transfer
 from accuracy_eval.transfer.remote import SMALL_BYTES
 
 SIZE = 3 * (1 << 20) + 17
@@ -467,6 +469,67 @@ def test_a_key_with_a_passphrase_is_asked_for(server: Server, locked: Path, tmp_
     )
     with pytest.raises(TransferError, match="wrong passphrase"):
         transfer([source], to, options=server.options(identity_files=(locked,), ask=lambda prompt: "guess"))
+
+
+def test_a_certificate_beside_the_key_signs_in(tmp_path: Path) -> None:
+    authority, key = make_key(tmp_path / "authority"), make_key(tmp_path / "mine")
+    sign = ["ssh-keygen", "-q", "-s", str(authority), "-I", "test", "-n", getpass.getuser(), f"{key}.pub"]
+    subprocess.run(sign, check=True, capture_output=True)
+    with running_sshd(tmp_path / "s", extra=f"TrustedUserCAKeys {authority}.pub") as s:
+        transfer([str(_file(tmp_path / "a", 10))], s.at(tmp_path / "far" / "a"), options=s.options(identity_files=(key,)))
+        (tmp_path / "mine-cert.pub").unlink()
+        with pytest.raises(TransferError, match=rf"not signed in; tried {key};"):
+            transfer([str(tmp_path / "a")], s.at(tmp_path / "far" / "b"), options=s.options(identity_files=(key,)))
+    assert _tree(tmp_path / "far") == {"a": _data(10)}
+
+
+class _Questioner(paramiko.ServerInterface):
+    """A server that asks a password and a code, as those with one-time passwords do. OpenSSH needs the system's PAM set up for that."""
+
+    def __init__(self) -> None:
+        self.answers: list[list[str]] = []
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "keyboard-interactive"
+
+    def check_auth_interactive(self, username: str, submethods: str | bytes) -> paramiko.InteractiveQuery:
+        return paramiko.InteractiveQuery("", "", ("Password: ", False), ("Code: ", True))
+
+    def check_auth_interactive_response(self, responses: list[str]) -> int:
+        self.answers.append(responses)
+        return paramiko.AUTH_SUCCESSFUL if responses == ["open sesame", "123456"] else paramiko.AUTH_FAILED
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+
+def test_a_server_s_own_questions_are_asked(tmp_path: Path) -> None:
+    key = paramiko.Ed25519Key.from_private_key_file(str(make_key(tmp_path / "host")))
+    questioner, prompts = _Questioner(), []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
+
+        def serve() -> None:
+            transport = paramiko.Transport(listener.accept()[0])
+            transport.add_server_key(key)
+            transport.start_server(server=questioner)
+            served.append(transport)
+
+        def ask(prompt: str) -> str:
+            prompts.append(prompt)
+            return {"Password: ": "open sesame", "Code: ": "123456"}[prompt.partition(": ")[2]]
+
+        served: list[paramiko.Transport] = []
+        thread = threading.Thread(target=serve)
+        thread.start()
+        options = Options(config_file=Path(os.devnull), known_hosts=(tmp_path / "known_hosts",), ask=ask, timeout_s=20)
+        with connect(Location("127.0.0.1", ".", "ann", port), options) as session:
+            assert session.alive
+        thread.join()
+        served[0].close()
+    assert prompts == [f"ann@127.0.0.1:{port}: Password: ", f"ann@127.0.0.1:{port}: Code: "]
+    assert questioner.answers == [["open sesame", "123456"]]
 
 
 def test_a_key_of_the_agent_signs_in(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -71,10 +74,23 @@ def options_of(chosen: dict[str, Any]) -> Options:
 @click.argument("sources", nargs=-1, required=True)
 @click.argument("destination")
 @connection_options
+@click.option(
+    "--include", "include", multiple=True, metavar="PATTERN", help="Of dumps here: only cases whose id matches, such as 'gemm.*'."
+)
+@click.option("--digests", is_flag=True, help="Of dumps here: digests alone, no codes; compare says which results are bit-identical.")
 @click.option("--no-resume", is_flag=True, help="Start over instead of continuing a partial file.")
 @click.option("--dry-run", is_flag=True, help="Connect and look; write nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
-def transfer_command(sources: tuple[str, ...], destination: str, no_resume: bool, dry_run: bool, quiet: bool, **connection: Any) -> int:
+def transfer_command(
+    sources: tuple[str, ...],
+    destination: str,
+    include: tuple[str, ...],
+    digests: bool,
+    no_resume: bool,
+    dry_run: bool,
+    quiet: bool,
+    **connection: Any,
+) -> int:
     """Copy SOURCES (files or folders; local or [user@]host:path) to DESTINATION, like scp: SHA-256 at both ends, resumable.
 
     \b
@@ -85,12 +101,38 @@ def transfer_command(sources: tuple[str, ...], destination: str, no_resume: bool
     from accuracy_eval.transfer import transfer
 
     options = replace(options_of(connection), resume=not no_resume, dry_run=dry_run)
-    with progress("transfer", quiet=quiet, unit="bytes") as update:
-        moved = transfer(list(sources), destination, options=options, progress=lambda done, total: update(done, total, ""))
+    with _extracted(sources, include, digests) as chosen, progress("transfer", quiet=quiet, unit="bytes") as update:
+        moved = transfer(chosen, destination, options=options, progress=lambda done, total: update(done, total, ""))
     if not quiet:
         for m in moved:
             click.echo(_line(m))
     return 0
+
+
+@contextmanager
+def _extracted(sources: tuple[str, ...], include: tuple[str, ...], digests: bool) -> Iterator[list[str]]:
+    """The sources, or smaller dumps of the same names in their place."""
+    if not include and not digests:
+        yield list(sources)
+        return
+    from accuracy_eval.errors import UsageError
+    from accuracy_eval.records import CaseRecord
+    from accuracy_eval.store import extract
+    from accuracy_eval.transfer import parse_location
+
+    def keep(record: CaseRecord) -> bool:
+        return not include or any(fnmatchcase(record.id, pattern) for pattern in include)
+
+    with TemporaryDirectory() as folder:
+        made = []
+        for number, source in enumerate(sources):
+            if parse_location(source).remote:
+                raise UsageError(
+                    f"{source}: --include and --digests choose from dumps here; run the transfer on the host that has the dump"
+                )
+            path = Path(folder) / str(number) / Path(source).resolve().name.removesuffix(".parts")
+            made.append(str(extract(source, path, keep=keep, codes=not digests)))
+        yield made
 
 
 def _ask(prompt: str) -> str | None:

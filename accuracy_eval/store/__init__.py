@@ -3,14 +3,28 @@
     write_part(folder, record, arrays, info=…, platform=…)   one case, written whole or not at all
     completed(folder) · intact(folder)                       what a resumed run need not do again; intact: its digests match too
     pack(folder, out) · merge(paths, out)                    many files into one
+    extract(dump, out)                                       some of its results, or digests alone
     Dump.open(path)                                          reading, verified, safe against hostile files
 
 Importing this costs nothing: h5py is loaded by the first file that is opened or written.
 """
 
-from accuracy_eval.store.packing import intact, merge, pack, unpack
+from accuracy_eval.store.packing import extract, intact, merge, pack, unpack
 from accuracy_eval.store.parts import completed, part_files, part_name, write_part
 from accuracy_eval.store.reading import Dump
 from accuracy_eval.store.schema import SCHEMA, content_digest
 
-__all__ = ["SCHEMA", "Dump", "completed", "content_digest", "intact", "merge", "pack", "part_files", "part_name", "unpack", "write_part"]
+__all__ = [
+    "SCHEMA",
+    "Dump",
+    "completed",
+    "content_digest",
+    "extract",
+    "intact",
+    "merge",
+    "pack",
+    "part_files",
+    "part_name",
+    "unpack",
+    "write_part",
+]

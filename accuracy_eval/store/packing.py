@@ -6,7 +6,7 @@ import glob
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +15,7 @@ from accuracy_eval.formats import get_format
 from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.building import Builder, final_name
 from accuracy_eval.store.guard import damage_named, dataset, import_h5py, open_file
-from accuracy_eval.store.joining import Contents, join, load
+from accuracy_eval.store.joining import Contents, Item, join, load
 from accuracy_eval.store.parts import clean, completed, dataset_attributes, part_files, write_part
 from accuracy_eval.store.reading import Dump
 from accuracy_eval.store.schema import index_document, run_document
@@ -111,6 +111,32 @@ def merge(paths: Sequence[str | Path], out: str | Path, *, progress: Callable[[i
     return _merge(paths, out, progress)
 
 
+def extract(dump: str | Path, out: str | Path, *, keep: Callable[[CaseRecord], bool] = lambda record: True, codes: bool = True) -> Path:
+    """A smaller dump for the way to another host: only records for which `keep` is true, and without `codes` their digests alone.
+
+    UsageError when nothing is kept, or `out` exists.
+    """
+    source, there = Path(dump), Path(out)
+    if there.exists():
+        raise UsageError(f"{there} exists already; remove it or choose another name")
+    whole = join([load(f) for f in (part_files(source) if source.is_dir() else [source])])
+    items = tuple(i if codes else _without_codes(i) for i in whole.items if keep(i.entry.record))
+    if not items:
+        raise UsageError(f"{source}: none of its {len(whole.items)} results match; nothing to extract")
+    info = dict(whole.info)
+    if len(items) < len(whole.items):
+        info.pop("expected", None)  # what the whole suite owes is not owed by a part of it
+        info["notes"] = [*info.get("notes", ()), f"{len(items)} of {len(whole.items)} results of the suite"]
+    return _write(Contents(info, items), there)
+
+
+def _without_codes(item: Item) -> Item:
+    entry = item.entry
+    data = {**entry.data, "tensors": [{**t, "path": ""} for t in entry.data["tensors"]]}
+    record = replace(entry.record, tensors=tuple(replace(t, path="") for t in entry.record.tensors))
+    return replace(item, entry=replace(entry, record=record, data=data))
+
+
 def _merge(paths: Sequence[str | Path], out: str | Path, progress: Callable[[int, int], None] | None) -> Path:
     files: list[Path] = []
     for p in map(Path, paths):
@@ -120,8 +146,11 @@ def _merge(paths: Sequence[str | Path], out: str | Path, progress: Callable[[int
         files.extend(found)
     if not files:
         raise UsageError("nothing to merge: no paths were given")
-    contents = join([load(f) for f in dict.fromkeys(files)])
-    out = Path(out)
+    return _write(join([load(f) for f in dict.fromkeys(files)]), Path(out), progress)
+
+
+def _write(contents: Contents, out: Path, progress: Callable[[int, int], None] | None = None) -> Path:
+    """The records with whatever codes they have, as one file."""
     out.parent.mkdir(parents=True, exist_ok=True)
     clean(out.parent, f"{glob.escape(out.name)}.*.tmp")  # a killed merge may have left gigabytes
     with final_name(out) as temporary:

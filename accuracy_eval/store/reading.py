@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import RLock
@@ -50,6 +50,7 @@ class Dump:
         self._contents = contents
         self._items: dict[Key, Item] = {i.entry.key: i for i in contents.items}
         self._verified: set[str] = set()
+        self._lenders: tuple[Dump, ...] = ()
         self._open: OrderedDict[Path, tuple[ExitStack, Any]] = OrderedDict()
         self._keeping = 0
         self._lock = RLock()
@@ -119,8 +120,29 @@ class Dump:
             raise UsageError(f"{self.path}: {record.id} has no tensor {name!r}; it has {names}")
         return min(found, key=lambda t: (not t.path, ROLES.index(t.role)))
 
+    def borrow(self, lenders: Iterable[Dump]) -> None:
+        """From now on codes that are here by their digest alone are read from a dump that holds the same bytes for the same case."""
+        self._lenders = tuple(lenders)
+
+    def readable(self, record: CaseRecord) -> bool:
+        """Whether every output of a record can be read, here or from a lender."""
+        return all(t.path or self._lent(record, t) for t in record.tensors if t.role == "output")
+
+    def _lent(self, record: CaseRecord, t: TensorRecord) -> tuple[Dump, CaseRecord, TensorRecord] | None:
+        for lender in self._lenders:
+            item = lender._items.get((record.id, record.candidate))
+            if item is None:
+                continue
+            record_there = item.entry.record
+            for other in record_there.tensors:
+                if other.path and (other.sha256, other.format, other.shape) == (t.sha256, t.format, t.shape):
+                    return lender, record_there, other
+        return None
+
     def read(self, record: CaseRecord, tensor: str | TensorRecord, *, verify: bool = True) -> Codes:
         """The codes, shape and dtype of the record, in memory of their own. `verify` compares their SHA-256 (CorruptFile)."""
+        if lent := self._borrowed(record, tensor):
+            return lent[0].read(lent[1], lent[2], verify=verify)
         t, file = self._stored(record, tensor)
         codes = self._read(t, file)
         if verify:
@@ -133,6 +155,8 @@ class Dump:
         Large tensors are mapped, not read: memory is bounded by what the caller touches. `verify` reads them once, and only once
         for as long as the dump is open.
         """
+        if lent := self._borrowed(record, tensor):
+            return lent[0].view(lent[1], lent[2], verify=verify)
         t, file = self._stored(record, tensor)
         rows, cols = (math.prod(t.shape[:-1]), t.shape[-1]) if t.shape else (1, 1)
         codes = self._map(t, file)
@@ -190,6 +214,10 @@ class Dump:
                 yield self._open[path][1]
             finally:
                 self._close_all_but(KEPT_OPEN if self._keeping else 0)
+
+    def _borrowed(self, record: CaseRecord, tensor: str | TensorRecord) -> tuple[Dump, CaseRecord, TensorRecord] | None:
+        t = self.tensor(record, tensor) if isinstance(tensor, str) else tensor
+        return None if t.path else self._lent(record, t)
 
     def _stored(self, record: CaseRecord, tensor: str | TensorRecord) -> tuple[TensorRecord, Path]:
         t = self.tensor(record, tensor) if isinstance(tensor, str) else tensor

@@ -222,7 +222,11 @@ def _sign_in(transport: paramiko.Transport, target: Target, options: Options) ->
     import paramiko
 
     tried: list[str] = []
-    allowed: set[str] = {"publickey"}
+    try:
+        transport.auth_none(target.user)
+        return
+    except paramiko.BadAuthenticationType as e:
+        allowed = set(e.allowed_types)
     files = [f for f in target.identity_files or tuple(Path.home() / ".ssh" / n for n in DEFAULT_KEYS) if f.is_file()]
     locked: list[Path] = []
     keys: list[tuple[str, paramiko.PKey]] = []
@@ -262,7 +266,7 @@ def _sign_in_by(
         key_or_none = _unlock(path, options, tried)
         if key_or_none is not None and _offer(transport, target, str(path), key_or_none, tried, allowed, options):
             return True
-    return options.ask is not None and bool(allowed & {"password", "keyboard-interactive"}) and _password(transport, target, options, tried)
+    return _ask(transport, target, options, tried, allowed)
 
 
 def _load_key(path: Path, passphrase: str | None) -> paramiko.PKey:
@@ -344,17 +348,28 @@ def _offer(
     if not further:
         return True
     tried.append(f"{name} (accepted, but the server also wants {', '.join(further)})")
-    return options.ask is not None and _password(transport, target, options, tried)
+    return _ask(transport, target, options, tried, set(further))
 
 
-def _password(transport: paramiko.Transport, target: Target, options: Options, tried: list[str]) -> bool:
+def _ask(transport: paramiko.Transport, target: Target, options: Options, tried: list[str], allowed: set[str]) -> bool:
+    """Whether answers of the user signed in: to the server's own questions (a password, a code, both), else to one for a password."""
     import paramiko
 
-    answer = options.ask(f"Password of {target.label}: ") if options.ask else None
-    if answer is None:
+    ask = options.ask
+    if ask is None:
         return False
-    try:
-        return not transport.auth_password(target.user, answer)  # falls back to keyboard-interactive by itself
-    except paramiko.AuthenticationException:
-        tried.append("password")
-        return False
+
+    def answers(title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
+        return [ask(f"{target.label}: {prompt}") or "" for prompt, _ in prompts]
+
+    for method in ("keyboard-interactive", "password"):
+        if method not in allowed:
+            continue
+        try:
+            if method == "keyboard-interactive":
+                return not transport.auth_interactive(target.user, answers)
+            answer = ask(f"Password of {target.label}: ")
+            return answer is not None and not transport.auth_password(target.user, answer, fallback=False)
+        except paramiko.AuthenticationException:
+            tried.append(method)
+    return False
