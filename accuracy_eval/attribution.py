@@ -11,7 +11,7 @@ from typing import Any
 
 from accuracy_eval.diagnose import Context, structural
 from accuracy_eval.formats import get_format
-from accuracy_eval.messages import number
+from accuracy_eval.messages import kept_contract, number
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.ops.spec import Output
 from accuracy_eval.records import Attribution, Diagnosis, Pair, Side, Sketch, Verdict
@@ -75,7 +75,7 @@ def between(a: Side, b: Side, metrics: Mapping[str, Any]) -> tuple[Attribution, 
         return Attribution.DIFFERENT_CONTRACTS, text
     named = [s for s in (a, b) if s.off_contract]
     if named and all(s.off_contract or s.verdict in (Verdict.PASS, Verdict.WARN) for s in (a, b)):
-        return Attribution.OFF_CONTRACT, "; ".join(f"{s.label} keeps {s.off_contract} instead of {s.contract}" for s in named)
+        return Attribution.OFF_CONTRACT, "; ".join(map(kept_contract, named))
     if a.verdict is Verdict.FAIL and b.verdict is Verdict.FAIL:
         return Attribution.BOTH_OFF, f"{a.label} and {b.label} are both off the reference"
     if a.verdict is Verdict.FAIL and good_b:

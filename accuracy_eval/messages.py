@@ -160,6 +160,11 @@ def who_is_off(pair: Pair) -> str:
     return ATTRIBUTION_WORDS[pair.attribution].format(a=visible(pair.a), b=visible(pair.b))
 
 
+def kept_contract(side: Side, name: str = "") -> str:
+    """What a side off its contract keeps: "h200 keeps tf32 instead of fp32acc"."""
+    return f"{name or visible(side.label)} keeps {visible(side.off_contract)} instead of {visible(side.contract)}"
+
+
 def side_reason(side: Side) -> str:
     """Why a side has its verdict, in one clause."""
     gate = deciding_gate(side.gates)

@@ -67,18 +67,18 @@ class ReferenceCache:
         return replace(kept, unquantised=lambda: self._panels(source, r.contract, {**identity, "truth": "of the unquantised operands"}))
 
     def _panels(self, computed: Callable[[], Iterator[Panel]], contract: str, identity: Mapping[str, Any]) -> Iterator[Panel]:
-        whose = {"values": {**identity, "part": "values"}, "budget": {**identity, "part": "budget", "contract": contract}}
+        whose = {"values": {**identity, "part": "values"}, "budgets": {**identity, "part": "budgets", "contract": contract}}
         paths = {part: self._path(who) for part, who in whose.items()}
         if all(p.exists() for p in paths.values()):
-            values, budgets = (_read(paths[part], whose[part]) for part in ("values", "budget"))
+            values, budgets = (_read(paths[part], whose[part]) for part in ("values", "budgets"))
             for (first, v), (_, b) in zip(values, budgets, strict=True):
-                yield Panel(first, v, b)
+                yield Panel(first, v, *_apart(b, v.shape[1]))
             return
         with ExitStack() as stack:
             missing = {part: stack.enter_context(_Writer(p, whose[part])) for part, p in paths.items() if not p.exists()}
             for panel in computed():
                 for part, writer in missing.items():
-                    writer.add(panel.first_row, panel.values if part == "values" else panel.budget)
+                    writer.add(panel.first_row, panel.values if part == "values" else _beside(panel))
                 yield panel
             for writer in missing.values():
                 writer.finish()
@@ -108,6 +108,18 @@ def sources_digest() -> str:
         for file in files:
             digest.update(f"{name}/{file.name}\n".encode() + file.read_bytes())
     return digest.hexdigest()
+
+
+def _beside(panel: Panel) -> NDArray[np.float64] | None:
+    """The budgets of a panel as one matrix: those of single elements, then the typical ones where it has them."""
+    if panel.budget is None or panel.typical is None:
+        return panel.budget
+    return np.concatenate([panel.budget, panel.typical], axis=1)
+
+
+def _apart(budgets: NDArray[np.float64], columns: int) -> list[NDArray[np.float64]]:
+    """What `_beside` joined: the budgets of single elements, and the typical ones where there are some."""
+    return [budgets] if budgets.shape[1] == columns else [np.ascontiguousarray(half) for half in np.hsplit(budgets, 2)]
 
 
 def _plain(identity: Mapping[str, Any]) -> bytes:

@@ -124,6 +124,14 @@ def test_tf32_where_float32_was_promised_is_a_failure_with_a_name(tmp_path):
     assert result.sides[0].off_contract == "tf32"
 
 
+@pytest.mark.parametrize("labels", [["a"], ["a", "b"]], ids=["alone", "beside a right one"])
+def test_a_finding_says_which_contract_is_kept_instead(tmp_path, labels):
+    case = make_case("gemm", SHAPE)
+    dumps = [dump_with(tmp_path, label, case, tf32 if label == "a" else right) for label in labels]
+    (finding,) = findings(compare_dumps(*dumps))
+    assert finding.who == "a keeps tf32 instead of fp32acc"
+
+
 def test_sides_with_different_promises_are_each_judged_by_their_own(tmp_path):
     case = make_case("gemm", SHAPE)
     a = dump_with(tmp_path, "a", case, tf32, contract="tf32")

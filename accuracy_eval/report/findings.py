@@ -105,8 +105,11 @@ def _worst_pair(result: TensorResult) -> Pair | None:
 
 
 def _who_of_sides(result: TensorResult) -> str:
-    bad = [_by(s.label, result.candidate) for s in result.sides if s.verdict is Verdict.FAIL]
-    return f"{', '.join(bad)} {'is' if len(bad) == 1 else 'are'} off" if bad else ""
+    bad = [s for s in result.sides if s.verdict is Verdict.FAIL]
+    off = [_by(s.label, result.candidate) for s in bad if not s.off_contract]
+    said = [f"{', '.join(off)} {'is' if len(off) == 1 else 'are'} off"] if off else []
+    said += [messages.kept_contract(s, _by(s.label, result.candidate)) for s in bad if s.off_contract]
+    return "; ".join(said)
 
 
 def _by(label: str, candidate: str) -> str:
