@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accuracy_eval.backends import candidates
-from accuracy_eval.cli import run
+from accuracy_eval.cli import cli, run
 from accuracy_eval.records import Results, from_json
 from accuracy_eval.store import Dump
 
@@ -34,7 +34,7 @@ def test_help_lists_every_command_and_the_exit_codes(capsys):
     assert "Exit codes: 0 everything judged passed" in text
 
 
-@pytest.mark.parametrize("command", ["dump", "transfer", "compare", "run", "report", "inspect", "merge", "list", "demo"])
+@pytest.mark.parametrize("command", cli.list_commands(None))
 def test_every_command_has_help_with_an_example(command, capsys):
     assert run([command, "--help"]) == 0
     assert f"accuracy-eval {command}" in capsys.readouterr().out

@@ -204,6 +204,17 @@ def test_platforms_stand_side_by_side_and_differences_are_marked(folder: Path) -
     assert (fills["device_name"], fills["python"]) == ("solid", None)
 
 
+def test_numerics_cards_are_a_sheet_where_devices_were_probed(tmp_path: Path) -> None:
+    card = {"format": "float16", "out": "float32", "mode": "tf32", "sentence": "matches cdna3", "answers": {"tiny": [0, 1]}}
+    probed = replace(H200, numerics={"formats": [card]})
+    write_reports(results_of((pass_result(gemm_case()),), dumps=(probed, CPU)), tmp_path, ("xlsx",))
+    for name in ("summary.xlsx", "gemm-m512.n128.k256.xlsx"):
+        rows = table(tmp_path / name, "Numerics")
+        assert [(r["products of"], r["h200"], r["cpu"]) for r in rows] == [
+            ("float16 → float32, tf32", "matches cdna3", "unknown"), ("float16 → float32, tf32: tiny", "0 1", "unknown"),
+        ]  # fmt: skip
+
+
 def test_gates_list_limit_source_and_what_became_of_them(folder: Path) -> None:
     rows = {r["gate"]: r for r in table(folder / "gemm-m512.n128.k256.xlsx", "Gates")}
     budget = rows["budget"]
