@@ -453,6 +453,7 @@ def test_every_code_says_what_it_means_and_what_to_do() -> None:
     for code in CODES.values():
         assert code.meaning
         assert code.action
-        hidden = {"axis", "offset", "bias_sigma", "power_of_two", "count"}  # said in other words, or not worth a word
+        ends = {"first", "last", "row_first", "row_last", "col_first", "col_last"}
+        hidden = {"axis", "offset", "bias_sigma", "power_of_two", "count", *ends}  # said in other words, or not worth a word
         assert all("{" + key + "}" in code.sentence for key in code.evidence if key not in hidden)
         assert {*code.unless, *code.with_} <= set(CODES)

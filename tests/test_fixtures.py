@@ -268,7 +268,7 @@ def built_program(language, fixture, folder):
             "exchanged": ("epilogue-step", "gate and up projections are exchanged"),
             "activation": ("epilogue-step", "the activation is missing"),
         }),
-        ("rust", "gemm_bias.w8a8.8x16x16", {"row": ("rows", "rows 5 to 5 of 8 are wrong")}),
+        ("rust", "gemm_bias.w8a8.8x16x16", {"row": ("rows", "row 5 of 8 is wrong")}),
         ("python", "gemm.nvfp4.7x13x90", {"scales": ("scale-ignored", "the scale of operand b was not applied"), "nibbles": ("", "")}),
     ],
     ids=["c", "c++", "rust", "python"],

@@ -221,19 +221,32 @@ def _detail(look: Look, first: int, end: int, cols: slice | Mask, rows: Mask | N
 
 def rows(look: Look) -> Finding | None:
     run = _places(look).rows
-    return None if run is None or run.modulus else Finding({"first": run.first, "last": run.last}, _words(look, look.rows))
+    return None if run is None or run.modulus else _whole(look, "row", run, look.rows)
 
 
 def columns(look: Look) -> Finding | None:
     run = _places(look).columns
-    return None if run is None or run.modulus else Finding({"first": run.first, "last": run.last}, _words(look, look.cols))
+    return None if run is None or run.modulus else _whole(look, "column", run, look.cols)
+
+
+def _whole(look: Look, line: str, run: Run, total: int) -> Finding:
+    words = {"which": f"{_lines(line, run.first, run.last)} of {total} {'is' if run.first == run.last else 'are'}"}
+    return Finding({"first": run.first, "last": run.last}, {**words, "detail": _places(look).detail})
 
 
 def block(look: Look) -> Finding | None:
     place = _places(look).block
     if place is None:
         return None
-    return Finding(dict(zip(("row_first", "row_last", "col_first", "col_last"), place, strict=True)), _words(look, 0))
+    top, bottom, left, right = place
+    which = f"{_lines('row', top, bottom)}, {_lines('column', left, right)}"
+    words = {"which": which, "detail": _places(look).detail}
+    return Finding({"row_first": top, "row_last": bottom, "col_first": left, "col_last": right}, words)
+
+
+def _lines(line: str, first: int, last: int) -> str:
+    """One line or several: row 5, rows 5 to 7."""
+    return f"{line} {first}" if first == last else f"{line}s {first} to {last}"
 
 
 def periodic(look: Look) -> Finding | None:
@@ -247,10 +260,6 @@ def periodic(look: Look) -> Finding | None:
                 {"axis": axis, "modulus": run.modulus, "offset": run.first, **more}, {"what": what, "which": which, "detail": places.detail}
             )
     return None
-
-
-def _words(look: Look, total: int) -> dict[str, str]:
-    return {"total": str(total), "detail": _places(look).detail}
 
 
 def _places(look: Look) -> Places:
