@@ -19,6 +19,7 @@ def _product(tensors: Any) -> Any:
 def segfault(case: Case, tensors: Any) -> Any:
     if case.dims["m"] == 16:
         os.kill(os.getpid(), signal.SIGSEGV)
+        time.sleep(60)  # where another thread handles it
     return _product(tensors)
 
 

@@ -12,7 +12,7 @@ from accuracy_eval.engine.work import Broken, Done, Seat
 
 
 class Obedient:
-    """Tasks are words: "square N", "die", "hang", "broken N", "later N", "die once PATH", "name"."""
+    """Tasks are words: "square N", "die", "hang", "broken N", "later N", "die-once PATH", "hang-on SEAT", "name"."""
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
@@ -35,6 +35,10 @@ class Obedient:
                 Path(rest).touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             done("lived")
+        elif word == "hang-on":
+            if self.seat.name == rest:
+                time.sleep(600)
+            done(self.seat.name)
         elif word == "hang":
             time.sleep(600)
         elif word == "broken":

@@ -77,6 +77,13 @@ def test_parts_that_cannot_be_written_end_the_dump_with_the_reason(tmp_path: Pat
             dump(suite(), crew, tmp_path / "a.h5")
 
 
+def test_parts_that_only_their_node_sees_end_the_dump_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Crew("reference", 1) as crew:
+        monkeypatch.setattr("accuracy_eval.dump.workers.store.part_name", lambda ident, candidate: "on-another-disk.h5")
+        with pytest.raises(EngineError, match=r"worker 0 wrote on-another-disk.h5, which is not in .*; give a dump \(-o\) on storage"):
+            dump(suite(), crew, tmp_path / "a.h5")
+
+
 def _settings(*values: Any, **more: Any) -> Any:
     from accuracy_eval.dump.running import Settings
 

@@ -55,12 +55,21 @@ def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | 
     help="Run in N processes, one a GPU; a crash or a hang costs its case alone. [default: in this one]",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Workers on this host, or on a Ray cluster whose nodes all mount the folder of OUT (extra ray).",
+)
+@click.option("--address", metavar="HOST:PORT", help="With --engine ray: the cluster [default: this host's, or one started here].")
+@click.option("--on", metavar="NAME", help="With --engine ray: only nodes with this accelerator type (H200) or resource (amd).")
+@click.option(
     "--case-limit",
     default=900.0,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="With --workers: time after which a case that gives no sign of life is ended.",
+    help="With workers: time after which a case that gives no sign of life is ended.",
 )
 @click.option(
     "--plan", "plan_for", metavar="DEVICE", help="Run nothing: print cases, operations, bytes and time, by the rates of h200 or cpu."
@@ -94,6 +103,7 @@ def dump_command(
     accuracy-eval dump smoke -o cpu.h5 --device cpu
     accuracy-eval dump turbo-gemm -o h200.h5 --lane random
     accuracy-eval dump models -o mi300x.h5 --device cuda --workers all      one process a GPU
+    accuracy-eval dump models -o /shared/h200.h5 --device cuda --engine ray --on H200
     accuracy-eval dump --op gemm --shape 512x128x256 --format bfloat16 -o one.h5
     """
     from accuracy_eval.dump import dump
@@ -132,6 +142,12 @@ def dump_command(
 @contextlib.contextmanager
 def _opened(device: str, encoding: Literal["ocp", "fnuz"], workers: int | Literal["all"] | None, options: dict[str, Any]) -> Iterator[Any]:
     """The backend in this process, or the crew of worker processes that was asked for."""
+    if options["engine"] == "ray":
+        yield from _on_cluster(device, encoding, workers, options)
+        return
+    given = [f"--{name}" for name in ("address", "on") if options[name] is not None]
+    if given:
+        raise click.UsageError(f"{' and '.join(given)} belong{'s' if len(given) == 1 else ''} to --engine ray")
     if workers is None:
         from accuracy_eval.backends.open import open_backend
 
@@ -144,6 +160,17 @@ def _opened(device: str, encoding: Literal["ocp", "fnuz"], workers: int | Litera
     count = most_workers(device) if workers == "all" else workers
     with Crew(device, count, encoding=encoding, plugins=options["plugins"], limit_s=options["case_limit"]) as crew:
         yield crew
+
+
+def _on_cluster(device: str, encoding: Literal["ocp", "fnuz"], workers: int | str | None, options: dict[str, Any]) -> Iterator[Any]:
+    from accuracy_eval.dump.workers import Crew
+    from accuracy_eval.engine.ray import Cluster
+
+    with Cluster(options["address"], options["on"]) as cluster:
+        count = workers if isinstance(workers, int) else cluster.most_workers(device)
+        limit = options["case_limit"]
+        with Crew(device, count, encoding=encoding, plugins=options["plugins"], limit_s=limit, cluster=cluster) as crew:
+            yield crew
 
 
 def _print_plan(suite: Any, device: str, workers: int | Literal["all"] | None, as_json: bool, options: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""A dump by several processes, one a GPU: a crash, a hang or a broken device costs the case that was running."""
+"""A dump by several processes, one a GPU, on this host or a cluster: a crash, a hang or a broken device costs its case."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Any, Literal
@@ -21,8 +22,9 @@ from accuracy_eval.dump.choosing import Known, known
 from accuracy_eval.dump.planning import flop
 from accuracy_eval.dump.running import Job, Runner, Settings, numerics
 from accuracy_eval.engine.local import LocalPool
+from accuracy_eval.engine.ray import Cluster, RayPool
 from accuracy_eval.engine.seats import seats_for
-from accuracy_eval.engine.work import Broken, Done, Finished, Lost, Seat
+from accuracy_eval.engine.work import Broken, Done, Finished, Lost, Pool, Seat
 from accuracy_eval.errors import EngineError
 from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.records import Case, CaseRecord
@@ -45,15 +47,23 @@ class Crew:
     workers   how many
     plugins   files that register candidates
     limit_s   seconds a case may run without a sign of life
+    cluster   where the workers are, if not on this host; part files and plugins must then be where every node sees them
     EngineError when a worker cannot start, or two of them got different or the same devices.
     """
 
     def __init__(
         self, device: str, workers: int, *, encoding: Literal["ocp", "fnuz"] = "ocp", plugins: Sequence[str] = (),
-        limit_s: float | None = CASE_LIMIT_S,
+        limit_s: float | None = CASE_LIMIT_S, cluster: Cluster | None = None,
     ) -> None:  # fmt: skip
-        name, self._seats = seats_for(device, workers)
-        self._pool = LocalPool(partial(_DumpWorker, name, encoding, tuple(plugins)), self._seats, limit_s=limit_s)
+        self._seats: Sequence[Seat]
+        self._pool: Pool
+        worker = partial(_DumpWorker, encoding, tuple(str(Path(p).absolute()) for p in plugins))
+        if cluster is None:
+            name, self._seats = seats_for(device, workers)
+            self._pool = LocalPool(partial(worker, name), self._seats, limit_s=limit_s)
+        else:
+            name, seats = cluster.seats_for(device, workers)
+            self._seats, self._pool = seats, RayPool(partial(worker, name), seats, limit_s=limit_s)
         self._stack = ExitStack()
 
     def __enter__(self) -> Crew:
@@ -76,7 +86,7 @@ class Crew:
                 if first.get(key) != other.get(key):
                     raise EngineError(
                         f"{seat.name} has {key} {other.get(key)!r}, {self._seats[0].name} {first.get(key)!r}: one dump is of one kind of "
-                        "device; choose equal ones with CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"
+                        "device; choose equal ones with CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES, on a cluster with --on"
                     )
         chips = [p.get("uuid") for p in (first, *others) if p.get("uuid")]
         if len(set(chips)) < len(chips):
@@ -103,6 +113,7 @@ class Crew:
         return found
 
     def run(self, jobs: Sequence[Job], settings: Settings) -> Iterator[CaseRecord]:
+        settings = dataclasses.replace(settings, parts=settings.parts.absolute())  # a worker may have another working directory
         left = list(jobs)
         while left:
             # longest first: what is left at the end, when workers run out of work, is short
@@ -112,7 +123,9 @@ class Crew:
                 if isinstance(event, Finished):
                     if isinstance(event.value, Exception):
                         raise event.value
-                    yield from event.value
+                    for record in event.value:
+                        _check_seen(settings.parts / store.part_name(record.id, record.candidate), event.seat)
+                        yield record
                 else:
                     records, others = self._lost(ordered[event.task], settings, event)
                     yield from records
@@ -136,10 +149,19 @@ class Crew:
         return records, []
 
 
+def _check_seen(part: Path, seat: str) -> None:
+    """EngineError when what a worker wrote is not where this process looks: packing would leave it out."""
+    if not part.exists():
+        raise EngineError(
+            f"{seat} wrote {part.name}, which is not in {part.parent} of this host; give a dump (-o) on storage that every node mounts "
+            "at the same path, or dump on each node with --shard and join with accuracy-eval merge"
+        )
+
+
 class _DumpWorker:
     """The other side of a Crew: a backend and its runner in a process of their own."""
 
-    def __init__(self, device: str, encoding: Literal["ocp", "fnuz"], plugins: tuple[str, ...], seat: Seat) -> None:
+    def __init__(self, encoding: Literal["ocp", "fnuz"], plugins: tuple[str, ...], device: str, seat: Seat) -> None:
         for path in plugins:
             load_plugin(path)
         self._seat = seat

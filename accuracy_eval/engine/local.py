@@ -12,19 +12,17 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any
 
-from accuracy_eval.engine.work import Broken, Event, Finished, Lost, Seat, Start
+from accuracy_eval.engine.dealing import AHEAD, Waiting
+from accuracy_eval.engine.work import Broken, Event, Finished, Seat, Start
 from accuracy_eval.errors import EngineError
 
-AHEAD = 2  # tasks a worker holds: the one it runs and the next
 START_S = 180.0  # until a worker must have said hello: importing a framework from a cold disk takes a minute
-PATIENCE = 3  # times a task may be on a worker that dies while another task is the one at fault
 CLOSE_S = 60.0  # until workers that have nothing left to do must have ended
 
 
@@ -60,23 +58,21 @@ class LocalPool:
 
     def run(self, tasks: Sequence[Any]) -> Iterator[Event]:
         """One event a task, as they come."""
-        waiting = deque(range(len(tasks)))
-        troubled: dict[int, int] = {}
+        waiting = Waiting(len(tasks))
         open_tasks = len(tasks)
         while open_tasks:
             for place in self._places:
                 while place.ready and waiting and len(place.held) < AHEAD:
-                    number = waiting.popleft()
+                    number = waiting.take()
                     place.send(number, tasks[number])
             if not any(p.alive for p in self._places):
-                for number in waiting:
-                    yield Lost(number, "", "no worker is left: each died and could not be started again")
+                yield from waiting.abandoned()
                 return
-            for event in self._listen(waiting, troubled):
+            for event in self._listen(waiting):
                 open_tasks -= 1
                 yield event
 
-    def _listen(self, waiting: deque[int], troubled: dict[int, int]) -> Iterator[Event]:
+    def _listen(self, waiting: Waiting) -> Iterator[Event]:
         """What comes within the next moment."""
         places = {p.conn: p for p in self._places if p.conn is not None}
         for conn in wait(list(places), timeout=self._moment()):
@@ -84,27 +80,19 @@ class LocalPool:
             try:
                 yield from place.take()
             except (EOFError, OSError):
-                yield from self._replace(place, place.cause(), waiting, troubled)
+                yield from self._replace(place, place.cause(), waiting)
         for place in self._places:
             if place.overdue(self._limit):
                 place.kill()
                 reason = f"no sign of life for {self._limit:.0f} s" if place.greeted else f"did not start within {START_S:.0f} s"
-                yield from self._replace(place, reason, waiting, troubled)
+                yield from self._replace(place, reason, waiting)
 
     def _moment(self) -> float:
         return 1.0 if self._limit is None else max(0.05, min(1.0, self._limit / 4))
 
-    def _replace(self, place: _Place, reason: str, waiting: deque[int], troubled: dict[int, int]) -> Iterator[Event]:
-        """The task at fault is lost; those beside it wait for another worker, unless that happened to them too often."""
+    def _replace(self, place: _Place, reason: str, waiting: Waiting) -> Iterator[Event]:
         started, unstarted = place.drop()
-        for number in started[-1:]:
-            yield Lost(number, place.seat.name, f"the worker ended while it ran this: {reason}")
-        for number in reversed([*started[:-1], *unstarted]):
-            troubled[number] = troubled.get(number, 0) + 1
-            if troubled[number] >= PATIENCE:
-                yield Lost(number, place.seat.name, f"its worker ended {PATIENCE} times, the last time: {reason}")
-            else:
-                waiting.appendleft(number)
+        yield from waiting.after_end(place.seat.name, reason, at_fault=started[-1:], others=[*started[:-1], *unstarted])
         if place.greeted:
             place.launch()
         # one that never said hello would not the next time either: its seat stays empty

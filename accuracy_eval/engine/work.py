@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -60,3 +61,14 @@ class Lost:
 
 
 Event = Finished | Lost
+
+
+class Pool(AbstractContextManager["Pool"], Protocol):
+    """Workers at their seats. Use as a context manager; EngineError on entry when one cannot start: nothing has run then."""
+
+    @property
+    def hellos(self) -> list[Any]:
+        """What each worker said it is, in the order of seats."""
+
+    def run(self, tasks: Sequence[Any]) -> Iterator[Event]:
+        """One event a task, as they come."""
