@@ -25,7 +25,7 @@ from accuracy_eval.diagnose import Context, diagnose, gate_cannot_fail, named, r
 from accuracy_eval.errors import UsageError, VerdictError, unknown
 from accuracy_eval.formats import FORMATS, decode, encode, get_format
 from accuracy_eval.gates import Profile, load_profile
-from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.judge import NOTHING_FINITE, judge_tensor, side_of
 from accuracy_eval.messages import side_message
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import measure
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _TORCH_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 ONE_STEP = "assert_close limits of the output format, or one code step everywhere"
+ELEMENTWISE = ("special", "reduce")  # families whose reference follows from the arrays alone
 GEMM_INPUTS = ("a", "b", "c", "bias", "a_scale", "b_scale", *SOURCED)
 NARROW_SOURCE = "SNR gates of a widely used kernel library, or one code step everywhere"
 NARROW_SNR_DB = {"fp8_e4m3": 25.0, "fp8_e5m2": 20.0, "fp6_e2m3": 20.0, "fp6_e3m2": 20.0, "fp4_e2m1": 10.0}
@@ -175,9 +176,12 @@ def check(
     given = {n: as_coded(v, f"input {n!r}") for n, v in (inputs or {}).items()}
     if e is not None and get_format(a.format).kind == "int" and get_format(e.format).kind == "float":
         a = as_coded(decode(a.codes, a.format))  # expected is not to be rounded to an integer
-    profile = load_profile(gates)
+    profile = load_profile(str(gates))
     if op is not None:
         _check_names(op, options or {}, recipe)
+    tolerance = None if rtol is None and atol is None else (_number("rtol", rtol or 0.0), _number("atol", atol or 0.0))
+    if tolerance and not (tolerance[0] >= 0 and tolerance[1] >= 0):
+        raise UsageError(f"rtol {rtol}, atol {atol}: tolerances are 0 or more")
     if gates != "default" and not (op and given):
         raise UsageError(
             f"gates={gates!r} needs op and inputs; plain arrays are judged by the limits of their format, and by rtol and atol"
@@ -191,13 +195,10 @@ def check(
         raise UsageError("check needs expected, or op and inputs to compute it from")
     if e is not None and a.shape != e.shape:
         return _mismatched(a, e.shape, "shape-mismatch", call)
-    if truth is not None and a.shape != call.shape(truth) and math.prod(a.shape) != 1:
+    if truth is not None and a.shape != call.shape(truth) and not math.prod(a.shape) == math.prod(call.shape(truth)) == 1:
         return _mismatched(a, call.shape(truth), "shape-mismatch", call)
     if truth is not None and op == "quantize" and "x" in given and truth.format != a.format:
         return _mismatched(a, truth.format, "format-mismatch", call)
-    tolerance = None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
-    if tolerance and not (tolerance[0] >= 0 and tolerance[1] >= 0):
-        raise UsageError(f"rtol {rtol}, atol {atol}: tolerances are 0 or more")
     against = _measure(a, e if e is not None else _whole(cast(Reference, truth), a), tolerance)
     side, result = _judge_by_array(a, cast(Coded, e), against, call) if truth is None else _judge_by_truth(a, truth, call, profile)
     if truth is not None and truth.kind == "values" and e is not None and e.format == a.format:
@@ -207,6 +208,13 @@ def check(
     if tolerance:
         side = _with_tolerance(side, against, tolerance)
     return Comparison(side, replace(result, verdict=side.verdict, sides=(side,)))
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} = {value!r}; expected a number") from error
 
 
 def _check_names(op: str, options: Mapping[str, OptionValue], recipe: str | None) -> None:
@@ -320,8 +328,12 @@ class _Call:
             return self.quantize(a)[1]
         if self.op == "cast":
             return self._cast(a)
-        if set(self.inputs) != {"x"} and not (self.op == "pow" and set(self.inputs) == {"x", "y"}):
-            raise UsageError(f"op {self.op}: inputs {', '.join(self.inputs)}; expected {'x, y' if self.op == 'pow' else 'x'}")
+        if OPS[self.op].family not in ELEMENTWISE:
+            known = ", ".join(("gemm", "quantize", "cast", *(n for n, spec in OPS.items() if spec.family in ELEMENTWISE)))
+            raise UsageError(f"op {self.op}: its reference is not computed from arrays; ops that are: {known}. Give expected, or dump it.")
+        operands = {"x", "y"} if self.op == "pow" else {"x"}
+        if set(self.inputs) != operands:
+            raise UsageError(f"op {self.op}: inputs {', '.join(self.inputs)}; expected {', '.join(sorted(operands))}")
         return self._elementwise(a)
 
     def gemm(self, a: Coded) -> Reference:
@@ -333,8 +345,13 @@ class _Call:
         if extra:
             raise unknown("gemm input", sorted(extra)[0], GEMM_INPUTS)
         left, right = (decode(i[n].codes, i[n].format) if n in i else None for n in ("a_scale", "b_scale"))
-        numbers = {n: float(self.options.get(n, d)) for n, d in (("alpha", 1.0), ("beta", 0.0))}
+        numbers = {n: _number(f"option {n}", self.options.get(n, d)) for n, d in (("alpha", 1.0), ("beta", 0.0))}
         problem = Gemm(i["a"], i["b"], self.layout, numbers["alpha"], numbers["beta"], i.get("c"), i.get("bias"), left, right)
+        for name in set(SOURCED) & set(i):
+            if not set(SOURCED) <= set(i) or i[name].shape != i[name[0]].shape:
+                raise UsageError(
+                    f"op gemm: {name} {list(i[name].shape)}; expected both {' and '.join(SOURCED)}, each in the shape of its operand"
+                )
         reference = product_reference(problem, self.contract(), a.format)
         return product_of_sources(i, problem, reference) if set(SOURCED) <= set(i) else reference
 
@@ -382,8 +399,9 @@ class _Call:
 
 
 def _coded_reference(expected: Any, a: Coded) -> Reference:
-    codes_of = np.asarray(expected).reshape(rows_and_columns(a.shape))
-    return Reference("codes", a.format, a.shape, "exact", lambda: iter((Panel(0, codes_of),)), resolution={"element": "one code"})
+    shape = np.shape(expected)
+    rows = np.asarray(expected).reshape(rows_and_columns(shape))
+    return Reference("codes", a.format, shape, "exact", lambda: iter((Panel(0, rows),)), resolution={"element": "one code"})
 
 
 def _judge_by_truth(a: Coded, truth: Reference, call: _Call, profile: Profile) -> tuple[Side, TensorResult]:
@@ -410,12 +428,14 @@ def _judge_by_array(a: Coded, e: Coded, m: Measured, call: _Call) -> tuple[Side,
     result = _close_gate(m, a)
     found = structural(Context(m))
     verdict = Verdict.PASS if result.passed and not found else Verdict.FAIL
+    note = "no op and inputs: judged by structure and the output's format alone" if not call.op else ""
     if math.prod(a.shape) == 0:
         verdict = Verdict.INCONCLUSIVE
+    elif verdict is Verdict.PASS and m.max_expected is None:
+        verdict, note = Verdict.INCONCLUSIVE, NOTHING_FINITE
     if verdict is Verdict.FAIL:
         expected = rows_of(e.codes if e.format == a.format else decode(e.codes, e.format))
         found = diagnose(call.context(m, a, expected))
-    note = "no op and inputs: judged by structure and the output's format alone" if not call.op else ""
     side = Side("actual", a.format, "", verdict, "", reported(m), (result,), tuple(found), tuple(m.worst), note=note)
     case = call.case()
     return side, TensorResult(call.op or "arrays", case, "", "", "actual", a.shape, verdict, (side,))

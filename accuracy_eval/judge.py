@@ -41,6 +41,9 @@ ZEROS_WITHIN = 0.5  # of the budget: zeros for subnormal values that use less ar
 KEPT_ELEMENTS = 1 << 22  # of a reference kept whole, so that a diagnosis may look at it again (32 MiB)
 # metrics whose limit depends on what the contract allows
 BY_CONTRACT = frozenset({"budget_max", "excess_db", "excess_row_db", *GATED})
+# input classes that ask for NaN and Inf: a reference of nothing else is what they declare
+MAY_BE_NONFINITE = frozenset({"specials", "codes", "huge", "negative-zero"})
+NOTHING_FINITE = "no expected element is finite: NaN and Inf are where they should be, and there is nothing to measure"
 NEAR_BUDGET = 0.7  # of a contract's budget: healthy units stay below (docs/budgets.md); above it a side warns
 
 
@@ -138,7 +141,7 @@ def judge_tensor(
             by_pair[a.label, b.label] = measure_pair(a, b)
     judged: dict[str, Side] = {}
     for s in sides:
-        side = _judge_side(s, output, by_side.get(s.label), gates, normal=case.input_class == "normal")
+        side = _judge_side(s, output, by_side.get(s.label), gates, case.input_class)
         if side.verdict is Verdict.FAIL and s.label in by_side:
             side = _name_the_cause(side, s, case, output, by_side[s.label], inputs.get(s.label, {}))
             if under is not None:
@@ -289,7 +292,7 @@ def broken_run(s: SideTensor, total: int) -> list[Diagnosis]:
     return [*found, *(named("operand-changed", {"operand": name}) for name in s.changed)]
 
 
-def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequence[Gate], *, normal: bool) -> Side:
+def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequence[Gate], input_class: str) -> Side:
     wrong = misfit(s, output)
     if wrong is not None:
         return wrong
@@ -304,16 +307,18 @@ def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequ
     judged = [_judge_measured(m, r, t, gates, s) for m, r, t in zip(found.truth, found.rounded, found.total, strict=True)]
     side = max(judged, key=lambda j: j.verdict.severity)
     if any(g.metric == "budget_max" for g in gates):
-        expected = expectation_of(found.problem, s.contract, s.format, side.metrics, normal=normal)
+        expected = expectation_of(found.problem, s.contract, s.format, side.metrics, normal=input_class == "normal")
         side = replace(side, expectation=expected)
     verdict, note = side.verdict, side.note
+    if verdict is not Verdict.FAIL and total and found.truth[0].max_expected is None and input_class not in MAY_BE_NONFINITE:
+        verdict, note = Verdict.INCONCLUSIVE, NOTHING_FINITE
     if fails(first):
         verdict = Verdict.FAIL
     elif len(s.variants) > 1 and verdict is Verdict.PASS:
         verdict = Verdict.WARN
     count, why = found.exempt
     if count and verdict is not Verdict.FAIL:
-        if count == total:
+        if count == total and verdict is Verdict.PASS:
             verdict = Verdict.WARN  # right, but nothing was measured
         note = "; ".join(filter(None, (f"{count} of {total} {why}", note)))
     if not note and len(s.variants) == 1 and s.repeats > 1:

@@ -262,7 +262,7 @@ def expectation_text(expectation: Mapping[str, Any]) -> str:
     """Expected of normal data beside what was seen: "SNR 55.5 to 55.6 dB, seen 55.6; bias …; largest error 1e-5 of γ_K·|A||B|"."""
     parts = []
     for name, title, unit in _EXPECTED:
-        if name in expectation:
+        if name in expectation and expectation[name][2] is not None:
             low, high, seen = (number(x, 3) for x in expectation[name])
             parts.append(f"{title} {low}{'' if low == high else f' to {high}'}{unit}, seen {seen}")
     bounds = expectation.get("bounds") or {}

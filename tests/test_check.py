@@ -112,6 +112,15 @@ def test_a_product_of_another_shape_fails_even_with_as_many_elements():
         assert (c.verdict, c.diagnoses[0].code) == ("FAIL", "shape-mismatch")
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (0,), (5,)], ids=str)
+@pytest.mark.parametrize("op", ["gemm", "exp", "cast", "sum"])
+def test_a_result_of_another_size_is_a_shape_mismatch_for_every_op(op, shape):
+    x = np.ones((2, 3), np.float32)
+    inputs = {"a": x, "b": x.T} if op == "gemm" else {"x": x}
+    c = ae.check(np.ones(shape, np.float32), op=op, inputs=inputs, options={"format": "float32"} if op == "cast" else {})
+    assert (c.verdict, c.diagnoses[0].code) == ("FAIL", "shape-mismatch")
+
+
 def test_the_message_names_the_element_that_breaks_its_budget_not_the_largest_error():
     a = np.diag([1.0, 1.0, 1.0, 1000.0]).astype(np.float32)
     d = a @ a.T
@@ -177,6 +186,20 @@ def test_empty_arrays_are_inconclusive():
     assert (c.verdict, c.passed) == ("INCONCLUSIVE", False)
 
 
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_where_nothing_finite_is_expected_nothing_passes(special):
+    x = np.full((4, 40), special, np.float32)
+    d = np.full((4, 4), special, np.float32)
+    for c in (
+        ae.check(x, x),
+        ae.check(x, op="exp", inputs={"x": x}),
+        ae.check(d, op="gemm", inputs={"a": x, "b": np.ones((40, 4), np.float32)}),
+    ):
+        assert c.verdict == "INCONCLUSIVE"
+        assert "no expected element is finite" in c.message
+    assert ae.check(np.ones_like(x), x).verdict == "FAIL"
+
+
 def test_special_functions_and_reductions_are_judged_by_their_limits():
     x = np.linspace(-3, 3, 101, dtype=np.float32)
     assert ae.check(np.exp(x), op="exp", inputs={"x": x}).verdict == "PASS"
@@ -216,6 +239,18 @@ def test_an_output_is_explained_by_the_unit_that_made_it():
         ({"actual": np.ones(2), "expected": np.ones(2), "gates": "exact"}, "gates='exact' needs op and inputs"),
         ({"actual": np.ones(2), "op": "exp", "inputs": {"x": np.ones(2)}, "options": {"alfa": 2.0}}, "unknown exp option 'alfa'"),
         ({"actual": np.ones(2), "op": "cast", "inputs": {"x": np.ones(2)}}, "op cast: needs"),
+        (
+            {"actual": ONES, "op": "gemm", "inputs": {"a": ONES, "b": ONES}, "options": {"alpha": "x"}},
+            "option alpha = 'x'; expected a number",
+        ),
+        ({"actual": ONES, "expected": ONES, "rtol": "tight"}, "rtol = 'tight'; expected a number"),
+        ({"actual": ONES, "op": "gemm", "inputs": {"a": ONES, "b": ONES}, "gates": None}, "unknown gates profile 'None'"),
+        ({"actual": ONES, "op": "attention", "inputs": {"x": ONES}}, "op attention: its reference is not computed from arrays"),
+        ({"actual": ONES, "op": "pow", "inputs": {"x": ONES}}, "op pow: inputs x; expected x, y"),
+        (
+            {"actual": ONES, "op": "gemm", "inputs": {"a": ONES, "b": ONES, "a_source": ONES}},
+            "a_source .* expected both a_source and b_source",
+        ),
     ],
 )
 def test_what_cannot_be_checked_is_one_clear_error(call, message):
