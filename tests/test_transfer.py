@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -256,3 +257,25 @@ def test_importing_transfer_loads_no_ssh_library_and_no_terminal_library() -> No
     names = "'paramiko', 'rich', 'click', 'h5py', 'numba', 'torch'"
     code = f"import sys, accuracy_eval.transfer; print([m for m in ({names}) if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_channel_s_buffer_gives_back_what_it_was_fed_in_any_portions() -> None:
+    from paramiko.buffered_pipe import PipeTimeout
+
+    from accuracy_eval.transfer.buffering import BlockPipe
+
+    pipe = BlockPipe()
+    for block in (b"abc", b"", b"defgh", b"i"):
+        pipe.feed(block)
+    assert (len(pipe), pipe.read_ready()) == (9, True)
+    assert [pipe.read(2), pipe.read(4), pipe.read(100)] == [b"ab", b"cdef", b"ghi"]
+    assert not pipe.read_ready()
+    for timeout in (0.0, 0.01):
+        with pytest.raises(PipeTimeout):
+            pipe.read(1, timeout)
+    threading.Timer(0.02, pipe.feed, (b"late",)).start()
+    assert pipe.read(10, 5.0) == b"late"
+    pipe.feed(b"rest")
+    assert pipe.empty() == b"rest"
+    pipe.close()
+    assert pipe.read(1) == b""

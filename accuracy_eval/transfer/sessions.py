@@ -25,7 +25,7 @@ MAX_JUMPS = 8
 CIPHERS_FIRST = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # 15 to 40 % faster than ctr with a separate MAC
 KEEPALIVE_S = 15
 ROUND_TRIPS = 3
-FAR_RTT_S = 0.01  # from here a download needs a larger window than the default 2 MiB; on a fast link a larger one is slower
+FAR_RTT_S = 0.01  # from here a download needs a larger window than the default 2 MiB
 FAR_WINDOW_BYTES = 1 << 24
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _QUIET = logging.NullHandler()
@@ -86,7 +86,10 @@ class Session:
             return None
 
     def _channel(self, window: int | None) -> paramiko.Channel:
+        from accuracy_eval.transfer.buffering import BlockPipe
+
         channel = self.transport.open_session(window_size=window, timeout=self.timeout_s)
+        channel.in_buffer = BlockPipe()  # type: ignore[assignment]  # nothing has come yet: no command has been asked for
         channel.settimeout(self.timeout_s)
         return channel
 

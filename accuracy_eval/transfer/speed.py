@@ -13,12 +13,9 @@ _BLOCK = bytes(1 << 20)
 
 def rate(link: Link, *, up: bool) -> float:
     """Bytes a second to the host (up) or from it."""
-    pipe = link.start(script("cat > /dev/null" if up else f"head -c {MOST_BYTES} /dev/zero"), download=not up)
+    pipe = link.start(script("echo && cat > /dev/null" if up else f"head -c {MOST_BYTES} /dev/zero"), download=not up)
     try:
-        if up:
-            pipe.write(b".")
-        else:
-            pipe.read()  # the command has started
+        pipe.read()  # the command has started
         moved, started = 0, time.perf_counter()
         while moved < MOST_BYTES and time.perf_counter() - started < MOST_S:
             if up:
