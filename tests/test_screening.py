@@ -1,0 +1,132 @@
+"""A fleet screened by digests: groups of equals, the odd one out, ties, what is absent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accuracy_eval import store
+from accuracy_eval.cases import case_id
+from accuracy_eval.cli import run
+from accuracy_eval.digests import sha256_codes
+from accuracy_eval.records import Case, CaseRecord, TensorRecord
+from accuracy_eval.screening import screen
+
+H200 = {"vendor": "nvidia", "arch": "sm_90", "device_name": "NVIDIA H200", "backend": "torch", "torch_version": "2.11",
+        "library.cublas.version": "13.1.0", "flag.cuda.matmul.allow_tf32": False, "library.openblas.version": "0.3"}  # fmt: skip
+
+
+def record(k: int, *values: int, a: int = 0, **fields: Any) -> CaseRecord:
+    """A gemm of 1 × 1 × k whose distinct results are `values`, from an operand that is `a`."""
+    case = Case("gemm", (("m", 1), ("n", 1), ("k", k)), "nt")
+    outputs = [
+        TensorRecord("d" if i == 0 else f"d#{i + 1}", "output", "float32", (1, 1), sha256_codes(np.full((1, 1), v, np.uint32)))
+        for i, v in enumerate(values)
+    ]
+    source = TensorRecord("a", "source", "float32", (1, k), sha256_codes(np.full((1, k), a, np.uint32)))
+    return CaseRecord(case_id(case), case, "default", fields.pop("status", "done"), tensors=(source, *outputs), **fields)
+
+
+def dumped(folder: Path, name: str, *records: CaseRecord, **platform: Any) -> str:
+    for r in records:
+        store.write_part(folder / name, r, {}, info={"suite": "s"}, platform={**H200, **platform})
+    return str(folder / name)
+
+
+def fleet(folder: Path, values: Mapping[str, int]) -> list[str]:
+    return [dumped(folder, name, record(1, 10), record(2, value)) for name, value in values.items()]
+
+
+def test_equal_dumps_agree(tmp_path: Path) -> None:
+    found = screen(fleet(tmp_path, {"a": 5, "b": 5, "c": 5}))
+    assert (found.agreed, found.odd, found.ties, found.absent, found.exit_code) == (2, (), (), {}, 0)
+
+
+def test_the_minority_is_named_with_the_case_and_what_else_is_its_own(tmp_path: Path) -> None:
+    paths = fleet(tmp_path, {"a": 5, "b": 5})
+    paths.append(dumped(tmp_path, "c", record(1, 10), record(2, 6), driver_version="580.1", uuid="GPU-7"))
+    found = screen(paths)
+    (odd,) = found.odd
+    assert (odd.dump, odd.where.case_id, odd.where.tensor) == ("c", record(2, 0).id, "d")
+    assert (odd.found, odd.expected) == tuple(sha256_codes(np.full((1, 1), v, np.uint32)) for v in (6, 5))
+    assert (odd.agree, odd.of, found.agreed, found.exit_code) == (2, 3, 1, 1)
+    assert found.differs == {"c": ("driver_version 580.1 (absent)",)}
+
+
+def test_several_may_be_odd_in_different_ways(tmp_path: Path) -> None:
+    found = screen(fleet(tmp_path, {"a": 5, "b": 6, "c": 5, "d": 7, "e": 5}))
+    assert [o.dump for o in found.odd] == ["b", "d"]
+
+
+@pytest.mark.parametrize("values", [{"a": 5, "b": 6}, {"a": 5, "b": 5, "c": 6, "d": 7}, {"a": 5, "b": 5, "c": 6, "d": 6}])
+def test_without_more_than_half_nobody_is_named(tmp_path: Path, values: dict[str, int]) -> None:
+    found = screen(fleet(tmp_path, values))
+    assert (found.odd, len(found.ties), found.exit_code) == ((), 1, 2)
+    assert sum(len(names) for names in found.ties[0].results.values()) == len(values)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"device_name": "NVIDIA H100"},
+        {"library.cublas.version": "13.2.0"},
+        {"flag.cuda.matmul.allow_tf32": True},
+        {"torch_version": "2.12"},
+    ],
+    ids=lambda d: next(iter(d)),
+)
+def test_other_parts_libraries_and_flags_are_other_groups(tmp_path: Path, other: dict[str, Any]) -> None:
+    found = screen([*fleet(tmp_path, {"a": 5, "b": 5}), dumped(tmp_path, "c", record(1, 10), record(2, 6), **other)])
+    assert (found.odd, found.agreed, found.alone, [names for _, names in found.groups]) == ((), 2, 2, [("a", "b"), ("c",)])
+
+
+def test_a_hosts_own_libraries_do_not_part_gpus(tmp_path: Path) -> None:
+    other = {"library.openblas.version": "0.4", "hostname_hash": "x"}
+    found = screen([*fleet(tmp_path, {"a": 5, "b": 5}), dumped(tmp_path, "c", record(1, 10), record(2, 6), **other)])
+    assert [o.dump for o in found.odd] == ["c"]
+
+
+def test_other_operands_and_other_kernels_are_not_compared(tmp_path: Path) -> None:
+    kernels = {"notes": {"kernels": [{"name": "nvjet_a"}]}}
+    paths = [*fleet(tmp_path, {"a": 5, "b": 5}), dumped(tmp_path, "c", record(1, 11, a=1), record(2, 6, **kernels))]
+    found = screen(paths)
+    assert (found.odd, found.agreed, found.alone, found.absent) == ((), 2, 2, {})
+
+
+def test_repeats_that_differ_on_one_device_make_it_odd(tmp_path: Path) -> None:
+    found = screen([*fleet(tmp_path, {"a": 5, "b": 5}), dumped(tmp_path, "c", record(1, 10), record(2, 5, 6))])
+    assert [(o.dump, o.found.partition(" results ")[0]) for o in found.odd] == [("c", "2")]
+
+
+def test_what_a_dump_has_not_is_counted_and_what_raised_is_no_vote(tmp_path: Path) -> None:
+    failed = record(2, status="error", reason="RuntimeError: illegal access")
+    found = screen([*fleet(tmp_path, {"a": 5, "b": 5}), dumped(tmp_path, "c", record(1, 10), failed)])
+    assert (found.agreed, found.absent, found.exit_code) == (2, {"c": 1}, 1)
+
+
+def test_nothing_in_common_is_never_an_agreement(tmp_path: Path) -> None:
+    found = screen([dumped(tmp_path, "a", record(1, 10)), dumped(tmp_path, "b", record(2, 5))])
+    assert (found.agreed, found.alone, found.exit_code) == (0, 2, 2)
+
+
+def test_the_text_and_the_exit_code_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = fleet(tmp_path, {"a": 5, "b": 5, "c": 6})
+    assert run(["screen", *paths, "-q"]) == 1
+    assert capsys.readouterr().out == ""
+    assert run(["screen", *paths]) == 1
+    five, six = (sha256_codes(np.full((1, 1), v, np.uint32))[:12] for v in (5, 6))
+    assert capsys.readouterr().out == (
+        "3 dumps, 2 outputs compared by digest: 1 agree\n"
+        "  3 × NVIDIA H200, sm_90, torch 2.11: a, b, c\n"
+        "odd_one_out c: 1 outputs differ from what most dumps like it have\n"
+        f"  {record(2, 0).id} d: {six}; 2 of 3 have {five}\n"
+    )
+    assert run(["screen", *paths, "--json", "--op", "gemm"]) == 1
+    assert json.loads(capsys.readouterr().out)["odd"][0]["dump"] == "c"
+    assert run(["screen", paths[0], paths[0]]) == 2
+    assert "two dumps are called 'a'" in capsys.readouterr().err
