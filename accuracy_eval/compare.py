@@ -443,11 +443,12 @@ def _judge_relation(
     case, spec = first.case, get_op(first.case.op)
     relation = spec.relation(case)
     assert relation is not None
-    ids = dict(zip(("base", "partner"), map(case_id, relation.others(case)), strict=False))
+    others = {case_id(other): other for other in relation.others(case)}
+    ids = dict(zip(("base", "partner"), others, strict=False))
     (output,) = spec.outputs(case, entries[0].encoding)
     runs = []
     for e in entries:
-        held = {ident: r for ident in ids.values() if (r := _record(e.dump, ident, first.candidate)) is not None and r.status == "done"}
+        held = {ident: r for ident, other in others.items() if (r := _fitting(e, ident, other, first.candidate)) is not None}
         absent = [ident for ident in ids.values() if ident not in held]
         if absent:
             why = f"relation {relation.name} compares with case {absent[0]}, of which {e.dump.path.name} holds no result"
@@ -469,11 +470,14 @@ def _judge_relation(
     yield judge_relation(case, first.id, spec.family, first.candidate, output, relation, runs, budget, profile)
 
 
-def _record(dump: Dump, ident: str, candidate: str) -> CaseRecord | None:
+def _fitting(e: Entry, ident: str, case: Case, candidate: str) -> CaseRecord | None:
+    """The dump's record of a case that ran and gave what the case asks for."""
     try:
-        return dump.record(ident, candidate)
+        record = e.dump.record(ident, candidate)
     except UsageError:
         return None
+    wanted = {(o.name, o.format, o.shape) for o in get_op(case.op).outputs(case, e.encoding)}
+    return record if record.status == "done" and wanted <= {(t.name, t.format, t.shape) for t in record.tensors} else None
 
 
 def _stored_output(e: Entry, record: CaseRecord, name: str, verify: bool) -> Coded:

@@ -15,6 +15,7 @@ from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import case_id, load_suite, make_case, parse_case
 from accuracy_eval.compare import compare_dumps
+from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode
@@ -23,6 +24,8 @@ from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.relations import PADDING, RELATIONS
 from accuracy_eval.records import Verdict
+from accuracy_eval.store import Dump
+from accuracy_eval.store.parts import write_part
 
 SUITE = load_suite("metamorphic")
 
@@ -94,6 +97,41 @@ def test_a_base_that_is_not_in_the_dump_leaves_the_relation_open(tmp_path):
     (why,) = {n.reason for n in results.not_compared if n.case and n.case.option("relation", "scaled") == "batch"}
     assert why == "relation batch compares with case gemm.m48.n40.k100.nt.float32.normal.s0, of which d.h5 holds no result"
     assert results.exit_code == 2
+
+
+def rewritten(source, folder, change):
+    """A dump whose outputs are `change(record, codes)`."""
+    held = Dump.open(source)
+    for r in held.records:
+        (stored,) = (t for t in r.tensors if t.role == "output")
+        codes = np.ascontiguousarray(change(r, held.view(r, stored).reshape(stored.shape)))
+        made = replace(stored, shape=codes.shape, sha256=sha256_codes(codes))
+        tensors = tuple(made if t is stored else t for t in r.tensors)
+        write_part(folder, replace(r, tensors=tensors), {stored.name: codes}, info=dict(held.info), platform=dict(held.platform))
+    return folder
+
+
+@pytest.fixture
+def sound(tmp_path):
+    cases = tuple(c for c in SUITE.cases if c.format == "float32" and c.layout == "nn")
+    dump(replace(SUITE, cases=cases), ReferenceBackend(), tmp_path / "sound.h5")
+    return tmp_path / "sound.h5"
+
+
+@pytest.mark.parametrize("relation", ["scaled", "negated"])
+def test_anything_but_zero_beside_a_base_of_zeros_breaks_the_relation(tmp_path, sound, relation):
+    path = rewritten(sound, tmp_path / "x", lambda r, codes: codes * (r.case.lane != "random"))
+    (result,) = (t for t in compare_dumps(path, reference="none").tensors
+                 if t.case.lane == "metamorphic" and t.case.option("relation", "scaled") == relation)  # fmt: skip
+    assert (result.verdict, result.sides[0].diagnoses[0].code) == (Verdict.FAIL, "relation-broken")
+
+
+@pytest.mark.parametrize(("lane", "verdict"), [("metamorphic", Verdict.FAIL), ("random", Verdict.INCONCLUSIVE)])
+def test_results_of_another_shape_cost_their_relation_and_not_the_report(tmp_path, sound, lane, verdict):
+    path = rewritten(sound, tmp_path / "x", lambda r, codes: codes[:-1] if r.case.lane == lane else codes)
+    results = compare_dumps(path, keep=lambda c: c.option("relation", "scaled") in ("scaled", "negated", "batch"))
+    found = [r for r in (*results.tensors, *results.not_compared) if r.case and r.case.lane == "metamorphic"]
+    assert {r.verdict for r in found} == {verdict}
 
 
 @pytest.mark.parametrize("relation", RELATIONS.values(), ids=lambda r: r.name)
