@@ -11,10 +11,10 @@ from typing import Any
 
 from accuracy_eval.diagnose import Context, structural
 from accuracy_eval.formats import get_format
-from accuracy_eval.messages import kept_contract, number
+from accuracy_eval.messages import index_text, kept_contract, number
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.ops.spec import Output
-from accuracy_eval.records import Attribution, Diagnosis, Pair, Side, Sketch, Verdict
+from accuracy_eval.records import Attribution, Diagnosis, Pair, Side, Sketch, Verdict, WorstElement
 from accuracy_eval.sketch import sketch_of
 
 
@@ -91,6 +91,8 @@ def between(a: Side, b: Side, metrics: Mapping[str, Any]) -> tuple[Attribution, 
 # rtol and atol under which two arrays of one format are taken for roundings of one result: those of torch.testing.assert_close
 CLOSE = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5)}
 
+STRAY = 8.0  # normal errors: none of 2^40 elements is that many standard deviations off
+
 
 def _distance_limit(output: Output, m: Measured) -> tuple[bool, str]:
     """Whether two outputs are as near as roundings of one result are, and how near that is, in words."""
@@ -101,4 +103,16 @@ def _distance_limit(output: Output, m: Measured) -> tuple[bool, str]:
     if fmt.bits <= 8:
         return bool(steps is not None and steps <= 1), f"the largest difference is {number(steps)} code steps; allowed 1"
     allowed = 2 * CLOSE[fmt.name][0]
+    stray = _stray(m, allowed)
+    if stray is not None:
+        far = f"{number(stray.actual)} and {number(stray.expected)}"
+        return False, f"{far} at {index_text(stray.index)} are further apart than roundings of one result"
     return bool(rel is not None and rel <= allowed), f"relative difference {number(rel)}; allowed {number(allowed)}"
+
+
+def _stray(m: Measured, allowed: float) -> WorstElement | None:
+    """The first of the worst elements that a norm of the whole hides: its difference is over `allowed`, relative to itself and to STRAY
+    root mean squares of the tensor."""
+    rel, rmse = m.metrics.get("rel_fro"), m.metrics.get("rmse")
+    typical = rmse / rel if rel and rmse else 0.0
+    return next((w for w in m.worst if abs(w.actual - w.expected) > allowed * max(abs(w.expected), STRAY * typical)), None)

@@ -21,7 +21,7 @@ from accuracy_eval.attribution import attribute
 from accuracy_eval.cpu_ref.gemm import Panel
 from accuracy_eval.cpu_ref.operands import Gemm, Operand
 from accuracy_eval.cpu_ref.sampling import LINES, Limits, Sample, chance_limit, full_reference, limits, sampled_reference, whole
-from accuracy_eval.diagnose import named
+from accuracy_eval.diagnose import named, whole_words
 from accuracy_eval.formats import Values, get_format
 from accuracy_eval.gates import Profile
 from accuracy_eval.judge import Rows, SideTensor, broken_run, judge_tensor, measure_pair, misfit
@@ -272,7 +272,8 @@ class _View:
         (lines, size, count), (_, other, _) = found[larger], found[1 - larger]
         if not len(lines) or lines[-1] - lines[0] + 1 != len(lines) or len(lines) == count or not size > 2.0 * other:
             return []
-        return [named(("rows", "columns")[larger], {"first": int(lines[0]), "last": int(lines[-1])}, total=count, detail="")]
+        line, first, last = ("row", "column")[larger], int(lines[0]), int(lines[-1])
+        return [named(f"{line}s", {"first": first, "last": last}, **whole_words(line, first, last, count))]
 
     def _resolution(self, of_rows: Mapping[str, Any]) -> dict[str, Any]:
         """What would have failed: gains and lost products by the exact rows, elements and lines by the projections.

@@ -181,6 +181,20 @@ def test_without_a_reference_bytes_speak_and_nobody_is_named(tmp_path):
     assert (off.verdict, off.pairs[0].attribution) == (Verdict.FAIL, Attribution.UNDETERMINED)
 
 
+@pytest.mark.parametrize("fmt", ["float32", "float16", "bfloat16"])
+def test_without_a_reference_one_element_that_no_norm_shows_still_fails(tmp_path, fmt):
+    def one(values, a, b):
+        values[1, 2] += 0.6 * np.sqrt(np.mean(values**2))
+        return values
+
+    case = make_case("gemm", SHAPE, format=fmt)
+    a, b, c = (dump_with(tmp_path, n, case, f) for n, f in (("a", right), ("b", one), ("c", lambda v, a, b: v * (1 + 1e-7))))
+    (result,) = compare_dumps(a, b, reference="none").tensors
+    assert result.verdict is Verdict.FAIL
+    assert "at [1, 2] are further apart than roundings of one result" in result.pairs[0].sentence
+    assert compare_dumps(a, c, reference="none").verdict is Verdict.PASS
+
+
 def test_without_a_reference_a_side_that_was_never_written_still_fails(tmp_path):
     case = make_case("gemm", SHAPE)
     paths = [dump_with(tmp_path, name, case, right, notes={"never_written": {"d": 5}}) for name in ("a", "b")]

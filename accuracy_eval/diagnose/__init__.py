@@ -10,6 +10,7 @@ from accuracy_eval.diagnose.coded import origins
 from accuracy_eval.diagnose.codes import CODES, NOT_NAMED, Code, diagnose, fails, gate_cannot_fail, named, structural
 from accuracy_eval.diagnose.context import Context, Rows, context_of, rows_of, rows_of_panels
 from accuracy_eval.diagnose.facts import all_zero_value
+from accuracy_eval.diagnose.places import whole_words
 from accuracy_eval.diagnose.reproduce import reproducer
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "rows_of",
     "rows_of_panels",
     "structural",
+    "whole_words",
 ]

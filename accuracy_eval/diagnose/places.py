@@ -230,8 +230,12 @@ def columns(look: Look) -> Finding | None:
 
 
 def _whole(look: Look, line: str, run: Run, total: int) -> Finding:
-    words = {"which": f"{_lines(line, run.first, run.last)} of {total} {'is' if run.first == run.last else 'are'}"}
-    return Finding({"first": run.first, "last": run.last}, {**words, "detail": _places(look).detail})
+    return Finding({"first": run.first, "last": run.last}, whole_words(line, run.first, run.last, total, _places(look).detail))
+
+
+def whole_words(line: str, first: int, last: int, total: int, detail: str = "") -> dict[str, str]:
+    """What the sentences of codes rows and columns say besides their evidence."""
+    return {"which": f"{_lines(line, first, last)} of {total} {'is' if first == last else 'are'}", "detail": detail}
 
 
 def block(look: Look) -> Finding | None:
