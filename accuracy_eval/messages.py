@@ -378,3 +378,14 @@ def _gate_lines(subject: Side | Pair) -> list[str]:
         lines.append(f"  also broken: {gate_clause(gate, place=place_of(gate, subject.metrics, subject.worst))}")
     lines += [f"  {gate_clause(g)}" for g in subject.gates if g.passed is None and g is not decided]
     return lines
+
+
+def wrong_product(found: Mapping[str, Any]) -> str:
+    """What a certificate noted about one run of an exact product: "run 2: row 17, column 300 wrong"."""
+
+    def named(word: str) -> str:
+        at, count = found[f"{word}s"], found[f"{word}_count"]
+        more = f" and {count - len(at)} more" if count > len(at) else ""
+        return f"{word}{'' if count == 1 else 's'} {', '.join(map(str, at)) or 'none'}{more}"
+
+    return f"run {found['run'] + 1}: {named('row')}; {named('column')} wrong"

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import UsageError
+from accuracy_eval.messages import wrong_product
 from accuracy_eval.records import Case, CaseRecord
 from accuracy_eval.store import Dump
 
@@ -65,6 +66,15 @@ class Tie:
 
 
 @dataclass(frozen=True)
+class Alarm:
+    """A run of an exact product that the certificate of its own device refused (dump --certify): wrong whatever others have."""
+
+    dump: str
+    where: Where
+    text: str
+
+
+@dataclass(frozen=True)
 class Screening:
     """What digests say about dumps.
 
@@ -83,13 +93,14 @@ class Screening:
     odd: tuple[OddOne, ...]
     ties: tuple[Tie, ...]
     differs: Mapping[str, tuple[str, ...]]
+    alarms: tuple[Alarm, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """0: all agree; 1: an odd one out, or a result absent; 2: a tie, or nothing to compare."""
-        if self.ties or not (self.agreed or self.odd):
+        """0: all agree; 1: an odd one out, an alarm, or a result absent; 2: a tie, or nothing to compare."""
+        if self.ties or not (self.agreed or self.odd or self.alarms):
             return 2
-        return 1 if self.odd or self.absent else 0
+        return 1 if self.odd or self.alarms or self.absent else 0
 
 
 @dataclass(frozen=True)
@@ -114,6 +125,7 @@ def screen(
     members: dict[int, list[int]] = defaultdict(list)
     votes: dict[_Key, dict[str, int]] = defaultdict(dict)
     platforms: list[dict[str, str]] = []
+    alarms: list[Alarm] = []
     for number, path in enumerate(paths):
         with Dump.open(path) as dump:
             platforms.append({k: str(v) for k, v in dump.platform.items()})
@@ -126,12 +138,14 @@ def screen(
                 group = groups.setdefault(identity, len(groups))
                 if number not in members[group]:
                     members[group].append(number)
+                for run in record.notes.get("certificate", {}).get("wrong", ()):
+                    alarms.append(Alarm(names[number], Where(record.id, record.candidate, "d"), wrong_product(run)))
                 for where, conditions, result in _results(record):
                     ballot = votes[_Key(where, group, conditions)]
                     ballot[result] = ballot.get(result, 0) | 1 << number
         if progress:
             progress(number + 1, len(paths), names[number])
-    return _counted(names, groups, members, votes, platforms)
+    return replace(_counted(names, groups, members, votes, platforms), alarms=tuple(alarms))
 
 
 def _names(paths: Sequence[str | Path], labels: Sequence[str]) -> list[str]:
@@ -233,6 +247,9 @@ def screening_text(found: Screening) -> str:
     if found.alone:
         lines.append(f"  {found.alone} outputs are in one dump alone (under its part, libraries, flags, kernels and operands)")
     lines += [f"  absent from {name}: {count} outputs that others like it have" for name, count in sorted(found.absent.items())]
+    lines += [f"wrong {a.dump} {_place(a.where)}: {a.text}" for a in found.alarms[:MOST_LINES]]
+    if len(found.alarms) > MOST_LINES:
+        lines.append(f"and {len(found.alarms) - MOST_LINES} more wrong runs")
     for name in dict.fromkeys(o.dump for o in found.odd):
         mine = [o for o in found.odd if o.dump == name]
         lines.append(f"odd_one_out {name}: {len(mine)} outputs differ from what most dumps like it have")
@@ -243,7 +260,7 @@ def screening_text(found: Screening) -> str:
         lines.append(f"undetermined {_place(tie.where)}: " + "; ".join(f"{', '.join(n)} {_short(r)}" for r, n in tie.results.items()))
     if len(found.ties) > MOST_LINES:
         lines.append(f"and {len(found.ties) - MOST_LINES} more undetermined")
-    if not compared:
+    if not compared and not found.alarms:
         lines.append("nothing could be compared: no two dumps have a result of equal part, libraries, flags, kernels and operands")
     return "\n".join(lines)
 

@@ -82,8 +82,10 @@ class Backend(Protocol):
     def prepare(self, case: Case) -> Prepared:
         """Operands of the case on the device. UnsupportedCase when the device has no such format."""
 
-    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int, kernels: bool = False) -> Outcome:
+    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int, kernels: bool = False, certify: bool = False) -> Outcome:
         """Run `repeats` times on poisoned outputs, and with `kernels` once more to note the names of the kernels.
+
+        certify  check every run of an exact product where it was made, and note what is wrong; devices of torch only
 
         UnsupportedCase with the library's reason; anything else is an error of the case.
         """

@@ -75,7 +75,7 @@ class ModelBackend(ReferenceBackend):
                     calls.append(Call(fmt, row.out, model_matmul(row.name, fmt, row.out), mode))
         return tuple(calls)
 
-    def run(self, prepared: Prepared, candidate: Any, *, repeats: int, kernels: bool = False) -> Outcome:
+    def run(self, prepared: Prepared, candidate: Any, *, repeats: int, kernels: bool = False, certify: bool = False) -> Outcome:
         """The case's outputs. UnsupportedCase for an op that is not made of products, and for formats the unit does not take."""
         outputs = get_op(prepared.case.op).outputs(prepared.case, self.encoding)
         return Outcome(tuple(Result(o.name, o.format, o.shape, (ready(self._output(prepared, o)),)) for o in outputs), 1)

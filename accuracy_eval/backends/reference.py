@@ -86,7 +86,7 @@ class ReferenceBackend:
         made = quantised_inputs(spec, case, inputs)
         return Prepared(case, sources, inputs, tuple(_digested(name, coded) for name, coded in made.items()))
 
-    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int, kernels: bool = False) -> Outcome:
+    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int, kernels: bool = False, certify: bool = False) -> Outcome:
         case = prepared.case
         spec = get_op(case.op)
         references = spec.reference(case, prepared.tensors, self.encoding, spec.contract(case))

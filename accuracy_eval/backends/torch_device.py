@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from accuracy_eval.backends import flags, platform
 from accuracy_eval.backends.base import Outcome, Prepared, Result, Source
 from accuracy_eval.backends.candidates import Candidate, registered
+from accuracy_eval.backends.certificates import Certificate, Checked, certifiable
 from accuracy_eval.backends.kernels import parse_kernel, record_kernels
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError
@@ -62,6 +63,7 @@ class TorchBackend:
             self._platform = platform.detect(self.torch, device)
         self.name = device
         self.encoding: Literal["ocp", "fnuz"] = "fnuz" if self._platform.get("fp8_encoding") == "fnuz" else "ocp"
+        self._certified: tuple[Case, Certificate] | None = None
         self._pool = ThreadPoolExecutor(max(2, min(16, thread_count())), thread_name_prefix="digest")
 
     def platform(self) -> dict[str, Any]:
@@ -209,7 +211,7 @@ class TorchBackend:
 
     # running
 
-    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int, kernels: bool = False) -> Outcome:
+    def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int, kernels: bool = False, certify: bool = False) -> Outcome:
         case = prepared.case
         outputs = get_op(case.op).outputs(case, self.encoding)
         for o in outputs:
@@ -222,6 +224,8 @@ class TorchBackend:
         # kernels of others may write to their operands; the copy also gives the next candidate what it should have
         kept = {} if candidate.built_in else {n: t.detach().clone() for n, t in prepared.tensors.items()}
         found: list[dict[str, Any]] = []
+        certificate = self._certificate(prepared) if certify and certifiable(case) else None
+        checked: list[Checked] = []
         with flags.case_flags(self.torch, tf32=tf32, device=self.device, **candidate.switches):
             for index in range(max(1, repeats)):
                 out = {o.name: self.poisoned(o, POISONS[index % 2]) for o in outputs}
@@ -231,6 +235,8 @@ class TorchBackend:
                 if not candidate.built_in:  # a kernel may hand out the same buffer on every call
                     result = {name: t.detach().clone() for name, t in result.items()}
                 found.append({o.name: self._settled(o, result[o.name], POISONS[index % 2]) for o in outputs})
+                if certificate:
+                    checked.append(certificate.check(found[-1]["d"]))
                 del out
         changed = self._restored(prepared.tensors, kept)
         if self.on_gpu:
@@ -239,9 +245,17 @@ class TorchBackend:
         overruled = flags.overruled(os.environ, tf32=tf32)
         results = tuple(self.result(o, [r[o.name] for r in found]) for o in outputs)
         notes: dict[str, Any] = {"overruled": overruled, "operands_changed": changed}
+        if certificate:
+            notes["certificate"] = {"runs": len(checked), "wrong": [{"run": i, **w} for i, c in enumerate(checked) if (w := c.wrong())]}
         if kernels:
             notes |= self._kernels(candidate, prepared, outputs, tf32)
         return Outcome(results, len(found), {name: note for name, note in notes.items() if note})
+
+    def _certificate(self, prepared: Prepared) -> Certificate:
+        """The certificate of a case's operands, made once for all candidates."""
+        if self._certified is None or self._certified[0] != prepared.case:
+            self._certified = prepared.case, Certificate(self.torch, prepared.case, prepared.tensors)
+        return self._certified[1]
 
     def _restored(self, tensors: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
         """Names of the operands whose bytes are not those of their copies any more; they get them back."""

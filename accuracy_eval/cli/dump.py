@@ -75,6 +75,7 @@ def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | 
     "--plan", "plan_for", metavar="DEVICE", help="Run nothing: print cases, operations, bytes and time, by the rates of h200 or cpu."
 )
 @click.option("--kernels", is_flag=True, help="Record the names of the GPU kernels each case runs (one more run, under the profiler).")
+@click.option("--certify", is_flag=True, help="Check every run of an exact product on the device; wrong rows and columns are named.")
 @click.option("--shard", default="0/1", show_default=True, callback=_shard, help="I/N: only every N-th case, starting at I.")
 @click.option("--resume", is_flag=True, help="Go on with an unfinished dump.")
 @click.option("--store-inputs", is_flag=True, help="Store operands too, not only their digests.")
@@ -97,7 +98,7 @@ def dump_command(
     attended: bool,
     **options: Any,
 ) -> int:
-    """Run SUITE (a built-in name or a .toml file) on a device and write OUT. Exits with 1 if a case raised.
+    """Run SUITE (a built-in name or a .toml file) on a device and write OUT. Exits with 1 if a case raised or was certified wrong.
 
     \b
     accuracy-eval dump smoke -o cpu.h5 --device cpu
@@ -125,8 +126,8 @@ def dump_command(
         with attended_progress() if attended else progress("dump", quiet=quiet or as_json) as update:
             summary = dump(
                 chosen, backend, out, candidates=options["candidates"], states=options["states"], repeats=options["repeats"],
-                kernels=options["kernels"], resume=options["resume"], store_inputs=options["store_inputs"], pack=not options["no_pack"],
-                probe=options["probe"], shard=options["shard"], progress=update,
+                kernels=options["kernels"], certify=options["certify"], resume=options["resume"], store_inputs=options["store_inputs"],
+                pack=not options["no_pack"], probe=options["probe"], shard=options["shard"], progress=update,
             )  # fmt: skip
         name = str(backend.platform().get("device_name") or device)
     if as_json:
@@ -136,7 +137,7 @@ def dump_command(
         click.echo(json.dumps({**dataclasses.asdict(summary), "path": str(summary.path)}))
     elif not quiet and not attended:
         click.echo(summary_text(summary, name))
-    return 1 if summary.error else 0
+    return 1 if summary.error or summary.wrong else 0
 
 
 @contextlib.contextmanager
@@ -193,6 +194,9 @@ def summary_text(summary: Any, device: str) -> str:
     lines += [f"  error {text}" for text in summary.errors[:10]]
     if len(summary.errors) > 10:
         lines.append(f"  … and {len(summary.errors) - 10} more errors; accuracy-eval inspect {summary.path}")
+    lines += [f"  wrong {text}" for text in summary.wrong[:10]]
+    if len(summary.wrong) > 10:
+        lines.append(f"  … and {len(summary.wrong) - 10} more wrong runs")
     lines += [f"  never written: {ident}" for ident in summary.never_written[:10]]
     lines += [f"  repeats differ: {ident}" for ident in summary.nondeterministic[:10]]
     return "\n".join(lines)

@@ -21,6 +21,7 @@ from accuracy_eval.dump.choosing import EVERY, chosen, expected_names, registere
 from accuracy_eval.dump.running import Here, Job, Settings
 from accuracy_eval.dump.workers import Crew
 from accuracy_eval.errors import UsageError
+from accuracy_eval.messages import wrong_product
 from accuracy_eval.records import CaseRecord, to_json
 
 Progress = Callable[[int, int, str], None]
@@ -28,7 +29,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass
 class DumpSummary:
-    """What a dump did: cases by status, those taken over from an earlier run, and seconds."""
+    """What a dump did: cases by status, those taken over from an earlier run, and seconds. `wrong` are runs a certificate refused."""
 
     path: Path
     done: int = 0
@@ -37,6 +38,7 @@ class DumpSummary:
     resumed: int = 0
     never_written: list[str] = field(default_factory=list)
     nondeterministic: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     time_s: float = 0.0
 
@@ -50,6 +52,7 @@ def dump(
     states: Sequence[str] = (),
     repeats: int = 2,
     kernels: bool = False,
+    certify: bool = False,
     resume: bool = False,
     store_inputs: bool = False,
     pack: bool = True,
@@ -64,6 +67,7 @@ def dump(
     states        also run each of them in these states of the device (`backends.states.STATES`)
     repeats       runs of each case on differently poisoned outputs; every distinct result is kept
     kernels       record the names of the kernels that each case runs, where the device tells them
+    certify       check every run of an exact product on the device, in integers, and note wrong rows and columns
     resume        keep the results in `OUT.parts`, or in a finished `out`, and run only what is missing or failed; they must come from
                   the same suite, device and versions. Without it, leftovers are an error
     store_inputs  keep the operand codes in the file, not only their digests
@@ -85,6 +89,8 @@ def dump(
     place = backend if isinstance(backend, Crew) else Here(backend)
     info["candidates"] = registered_facts(suite.cases, place.candidates, candidates)
     provenance = place.platform()
+    if certify and provenance.get("backend") != "torch":
+        raise UsageError(f"--certify checks products where a device made them; {provenance.get('label')} is none, compare judges its dump")
     if out.exists() and not resume:
         raise UsageError(f"{out} exists already; complete it with --resume, remove it, or choose another name")
     if out.exists():
@@ -108,7 +114,7 @@ def dump(
     jobs = _left(work, finished)
     total = sum(len(j.candidates) for j in work)
     summary = DumpSummary(out, resumed=total - sum(len(j.candidates) for j in jobs))
-    settings = Settings(parts, info, run, repeats, store_inputs, kernels=kernels)
+    settings = Settings(parts, info, run, repeats, store_inputs, kernels=kernels, certify=certify)
     for count, record in enumerate(place.run(jobs, settings), summary.resumed + 1):
         _count(summary, record)
         if progress:
@@ -173,6 +179,7 @@ def _count(summary: DumpSummary, record: CaseRecord) -> None:
     if record.status == "error":
         summary.errors.append(f"{record.id} ({record.candidate}): {record.reason}")
     name = record.id if record.candidate == "default" else f"{record.id} ({record.candidate})"
+    summary.wrong += [f"{name}: {wrong_product(run)}" for run in record.notes.get("certificate", {}).get("wrong", ())]
     if "never_written" in record.notes:
         summary.never_written.append(name)
     elif any(n > 1 for n in record.distinct.values()):

@@ -50,6 +50,7 @@ class Settings:
     store_inputs: bool
     seat: str = ""
     kernels: bool = False
+    certify: bool = False
 
 
 class Place(Protocol):
@@ -127,7 +128,9 @@ class Runner:
             if prepared is not None:
                 failure = None
                 try:
-                    outcome = self.backend.run(prepared, candidate, repeats=settings.repeats, kernels=settings.kernels)
+                    outcome = self.backend.run(
+                        prepared, candidate, repeats=settings.repeats, kernels=settings.kernels, certify=settings.certify
+                    )
                 except Exception as error:  # noqa: BLE001  as above
                     failure = error
             # not the tensors: those would hold device memory until written
