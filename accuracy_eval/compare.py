@@ -20,8 +20,8 @@ from accuracy_eval.cases import case_id
 from accuracy_eval.digests import sha256_many
 from accuracy_eval.engine.local import LocalPool
 from accuracy_eval.engine.seats import cpu_seats
-from accuracy_eval.engine.work import Done, Lost, Seat
-from accuracy_eval.errors import AccuracyEvalError, EngineError, FileError, InputMismatch, UsageError
+from accuracy_eval.engine.work import Done, Finished, Lost, Seat
+from accuracy_eval.errors import AccuracyEvalError, FileError, InputMismatch, UsageError
 from accuracy_eval.formats import Codes, Values, concrete
 from accuracy_eval.gates import Profile, load_profile
 from accuracy_eval.judge import Rows, SideTensor, facts_of, judge_tensor
@@ -129,7 +129,7 @@ def compare_dumps(
         crew = _default_workers(len(joined)) if workers is None else workers
         batches = _batches(list(joined), crew)
         number = 0
-        for found in comparison.run(batches, joined) if crew == 1 else _shared(options, batches, crew):
+        for found in comparison.run(batches, joined) if crew == 1 else _shared(options, batches, joined, crew):
             for key, results in found:
                 for result in results:
                     (skipped if isinstance(result, NotCompared) else tensors).append(result)  # type: ignore[arg-type]
@@ -211,20 +211,47 @@ class _Judge:
         self._comparison.__exit__()
 
 
-def _shared(options: _Options, batches: Sequence[Sequence[Key]], workers: int) -> Iterator[Found]:
-    """The results of each batch, in order, by several processes."""
+def _shared(
+    options: _Options, batches: Sequence[Sequence[Key]], joined: Mapping[Key, Mapping[str, CaseRecord]], workers: int
+) -> Iterator[Found]:
+    """The results of each batch, in order, by several processes. A case that ends its worker is an ERROR of that case alone."""
     waiting: dict[int, Found] = {}
+    lost: list[int] = []
     following = 0
     with LocalPool(partial(_Judge, options), cpu_seats(workers)) as pool:
         for event in pool.run(batches):
             if isinstance(event, Lost):
-                raise EngineError(f"comparing {batches[event.task][0][0]} and the cases after it: {event.reason}; try --workers 1")
-            if isinstance(event.value, Exception):
-                raise event.value
-            waiting[event.task] = event.value
+                lost.append(event.task)
+            else:
+                waiting[event.task] = _found(event)
             while following in waiting:
                 yield waiting.pop(following)
                 following += 1
+        for number in lost:  # one of its cases is at fault: each by itself
+            waiting[number] = _one_by_one(pool, batches[number], joined)
+    yield from (waiting[number] for number in sorted(waiting))
+
+
+def _found(event: Finished) -> Found:
+    if isinstance(event.value, Exception):
+        raise event.value
+    found: Found = event.value
+    return found
+
+
+def _one_by_one(pool: LocalPool, keys: Sequence[Key], joined: Mapping[Key, Mapping[str, CaseRecord]]) -> Found:
+    """The results of cases of a batch whose worker ended."""
+    by_key: dict[Key, Found] = {}
+    for event in pool.run([[key] for key in keys]):
+        key = keys[event.task]
+        by_key[key] = [(key, _lost_case(joined[key], event.reason))] if isinstance(event, Lost) else _found(event)
+    return [pair for key in keys for pair in by_key[key]]
+
+
+def _lost_case(records: Mapping[str, CaseRecord], reason: str) -> list[TensorResult | NotCompared]:
+    r = next(iter(records.values()))
+    family, why = get_op(r.case.op).family, f"could not be judged: {reason}; compare it alone with --case {r.id} --workers 1"
+    return [NotCompared(r.id, family, r.candidate, label, Verdict.ERROR, why, r.case) for label in records]
 
 
 def _batches(keys: Sequence[Key], workers: int) -> list[Sequence[Key]]:

@@ -7,6 +7,7 @@ from contextlib import closing
 import h5py
 import numpy as np
 import pytest
+from support_deadly_judge import DeadlyJudge
 
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.reference import ReferenceBackend
@@ -300,6 +301,19 @@ def test_several_processes_give_the_same_results_in_the_same_order(tmp_path):
     assert shared == alone
     assert [n.case_id for n in shared.not_compared]  # seed 8 is in one dump only
     assert [(done, total) for done, total, _ in seen] == [(i + 1, 36) for i in range(36)]
+
+
+def test_a_case_that_ends_its_process_is_an_error_of_that_case_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("accuracy_eval.compare._Judge", DeadlyJudge)
+    monkeypatch.setattr("accuracy_eval.compare._batches", lambda keys, workers: [keys[:7], keys[7:]])
+    a = many(tmp_path, "a", "reference", seed=list(range(10)), shape="8x8x8", format="float32", lane="random")
+    alone = compare_dumps(a, workers=1)
+    shared = compare_dumps(a, workers=2)
+    assert [t for t in alone.tensors if not t.case_id.endswith(".s3")] == list(shared.tensors)
+    (lost,) = shared.not_compared
+    assert (lost.case_id.rpartition(".")[2], lost.verdict) == ("s3", Verdict.ERROR)
+    assert "SIGKILL" in lost.reason
+    assert shared.exit_code == 1
 
 
 def test_what_is_wrong_with_a_file_is_said_by_whichever_process_reads_it(tmp_path):

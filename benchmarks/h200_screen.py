@@ -1,0 +1,114 @@
+"""One wrong multiply-add in a GEMM of a GPU: how many a certificate finds and places, its false alarms, and what it costs.
+
+    python benchmarks/h200_screen.py [--size 8192] [--trials 200] [--clean 1000] [--device cuda:0]
+
+A plain Triton kernel multiplies the exact lane's integers and adds, at a random (i, j) when it reaches a random k, what one flipped bit of
+that product would have added. Right products are run at 512³. The cost is the certificate's time over that of the framework's own GEMM
+of the same operands. Exits with 1 under 99 % found or 95 % placed of the faults that change the output, and at any false alarm.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from accuracy_eval.backends.certificates import Certificate
+from accuracy_eval.backends.open import open_backend
+from accuracy_eval.cases import make_case
+
+TILE = 128
+TILE_K = 64
+
+
+@triton.jit
+def _faulty(x, y, d, m, n, k, fault_i, fault_j, fault_k, delta, tile: tl.constexpr, tile_k: tl.constexpr):
+    rows = tl.program_id(0) * tile + tl.arange(0, tile)
+    columns = tl.program_id(1) * tile + tl.arange(0, tile)
+    hit = (rows[:, None] == fault_i) & (columns[None, :] == fault_j)
+    total = tl.zeros((tile, tile), dtype=tl.float32)
+    for first in range(0, k, tile_k):
+        ks = first + tl.arange(0, tile_k)
+        left = tl.load(x + rows[:, None] * k + ks[None, :])
+        right = tl.load(y + columns[None, :] * k + ks[:, None])
+        total += tl.dot(left, right)
+        if (fault_k >= first) & (fault_k < first + tile_k):
+            total += tl.where(hit, delta, 0.0)
+    tl.store(d + rows[:, None] * n + columns[None, :], total.to(d.dtype.element_ty))
+
+
+def product(a: Any, b: Any, fault: tuple[int, int, int, float] = (-1, -1, -1, 0.0)) -> Any:
+    """A·Bᵀ of a [m, k], b [n, k] (sizes multiples of the tiles), with delta added at (i, j) at k."""
+    (m, k), n = a.shape, b.shape[0]
+    d = torch.empty((m, n), dtype=a.dtype, device=a.device)
+    _faulty[(m // TILE, n // TILE)](a, b, d, m, n, k, *fault, TILE, TILE_K, num_warps=8)
+    return d
+
+
+def flipped(value: float, bit: int) -> float:
+    """float32 with one bit changed."""
+    return float((np.array([value], np.float32).view(np.uint32) ^ np.uint32(1 << bit)).view(np.float32)[0])
+
+
+def median_ms(call: Callable[[], Any], repeats: int = 20) -> float:
+    times = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return float(np.median(times))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=8192)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--clean", type=int, default=1000)
+    parser.add_argument("--device", default="cuda:0")
+    options = parser.parse_args()
+    backend, random = open_backend(options.device), np.random.default_rng(1)
+
+    def operands(size: int, seed: int) -> tuple[Any, Any, Certificate]:
+        case = make_case("gemm", [("m", size), ("n", size), ("k", size)], layout="nt", format="bfloat16", lane="exact", seed=seed)
+        t = dict(backend.prepare(case).tensors)
+        return t["a"], t["b"].t() if case.layout[1] == "n" else t["b"].contiguous().t().contiguous(), Certificate(torch, case, t)
+
+    size = options.size
+    a, b, certificate = operands(size, 0)
+    right = product(a, b)
+    changed = found = placed = 0
+    for _ in range(options.trials):
+        i, j, k = (int(v) for v in random.integers(0, size, 3))
+        k = (
+            int(torch.nonzero(a[i] * b[j])[0]) if random.integers(2) and bool((a[i] * b[j]).any()) else k
+        )  # half of them: a product that is not 0
+        value = float(a[i, k]) * float(b[j, k])
+        delta = flipped(value, int(random.integers(32))) - value
+        d = product(a, b, (i, j, k, delta))
+        if torch.equal(d.view(torch.int16) & 0x7FFF, right.view(torch.int16) & 0x7FFF):
+            continue  # rounded away, or the sign of a zero
+        changed += 1
+        wrong = certificate.check(d).wrong()
+        found += bool(wrong)
+        placed += bool(wrong) and (wrong["rows"], wrong["columns"]) == ([i], [j])
+    print(f"{options.trials} flipped bits at {size}³: {changed} changed the output, {found} found, {placed} placed to row and column")
+    alarms = 0
+    for seed in range(-(-options.clean // 20)):
+        x, y, small = operands(512, seed)
+        alarms += sum(bool(small.check(product(x, y)).wrong()) for _ in range(20))
+    print(f"{-(-options.clean // 20) * 20} right products: {alarms} alarms")
+    gemm, check = median_ms(lambda: a @ b.t()), median_ms(lambda: certificate.check(right))
+    print(f"GEMM {gemm:.3f} ms, certificate {check:.3f} ms: {check / gemm:.1%} of the GEMM's time")
+    return 0 if changed and found >= 0.99 * changed and placed >= 0.95 * changed and not alarms else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
