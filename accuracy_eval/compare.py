@@ -138,7 +138,7 @@ def compare_dumps(
                     progress(number, len(joined), key[0])
         if not cases:
             skipped += [n for e in comparison.entries for n in _unvisited(e, keep)]
-        return _results(comparison.entries, comparison.profile, tensors, skipped, reference)
+        return _results(comparison.entries, comparison.profile, tensors, skipped, reference, joined)
 
 
 Found = list[tuple["Key", list[TensorResult | NotCompared]]]
@@ -579,8 +579,9 @@ def _rows_of(view: Codes) -> Rows:
 
 
 def _results(
-    entries: Sequence[Entry], profile: Profile, tensors: Sequence[TensorResult], skipped: Sequence[NotCompared], mode: ReferenceMode
-) -> Results:
+    entries: Sequence[Entry], profile: Profile, tensors: Sequence[TensorResult], skipped: Sequence[NotCompared], mode: ReferenceMode,
+    joined: Mapping[Key, Mapping[str, CaseRecord]],
+) -> Results:  # fmt: skip
     verdicts = [t.verdict for t in tensors] + [n.verdict for n in skipped]
     judged = [t for t in tensors if t.verdict is not Verdict.INCONCLUSIVE]
     exit_code = max((v.exit_code for v in verdicts), default=2)
@@ -603,8 +604,11 @@ def _results(
             "--reference full computes all of it"
         )
     for e in entries:
-        found = visits(e.dump.records, e.dump.info.get("candidates") or {})
-        notes += [f"{e.label}: {line}" for line in (*visits_text(found), *states_text(e.dump.records))]
+        asked = [records[e.label] for records in joined.values() if e.label in records]
+        ops = {r.case.op for r in asked}
+        registered = {op: names for op, names in (e.dump.info.get("candidates") or {}).items() if op in ops}
+        found = visits(asked, registered)
+        notes += [f"{e.label}: {line}" for line in (*visits_text(found), *states_text(asked))]
     if mode == "none":
         notes.append("no reference: the dumps were judged against each other alone, and no side passes by itself")
     worst = max(verdicts, key=lambda v: v.severity) if judged else Verdict.INCONCLUSIVE

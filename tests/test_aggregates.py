@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import support_units as units
 
+from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.cpu_ref.gemm import Gemm, panels
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import load_profile
 from accuracy_eval.judge import judge_tensor, side_of
 from accuracy_eval.messages import result_message
 from accuracy_eval.metrics.aggregates import GATED, LIMIT, AggregateMeter
+from accuracy_eval.ops.operands import operand_codes, stored_inputs
+from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Output, Panel, Reference
 from accuracy_eval.records import Case, Coded, TensorResult, Verdict
 from accuracy_eval.resolution import ResolutionMeter
@@ -115,6 +118,24 @@ def test_a_line_whose_every_element_keeps_its_budget_fails_together(k, gate, whe
     assert [g.gate for g in side.gates if g.passed is False] == [gate]
     assert f"{gate[:-1]} 7 uses" in result_message(result)
     assert "rounding-only" not in [d.code for d in side.diagnoses]
+
+
+@pytest.mark.parametrize(
+    ("op", "shape"),
+    [("batched_gemm", (("b", 3), ("m", 20), ("n", 40), ("k", 64))), ("grouped_gemm", (("g", 3), ("m", 60), ("n", 40), ("k", 64)))],
+)
+def test_a_row_of_a_batched_or_grouped_product_is_judged_as_a_whole_too(op, shape):
+    case, spec = make_case(op, shape, format="float32"), get_op(op)
+    inputs = stored_inputs(spec, case, "ocp", operand_codes(spec, case, "ocp"))
+    (output,) = spec.outputs(case, "ocp")
+    reference = spec.reference(case, inputs, "ocp", "fp32acc")[output.name]
+    held = list(reference.panels())
+    values, budget = (np.concatenate([getattr(p, name) for p in held]) for name in ("values", "budget"))
+    values[7] += 0.6 * budget[7]
+    side = side_of("mine", Coded(encode(values, output.format).reshape(output.shape), output.format), contract="fp32acc")
+    (found,) = judge_tensor(case, case_id(case), spec.family, "", output, [side], {"mine": reference}, load_profile("default")).sides
+    assert [g.gate for g in found.gates if g.passed is False] == ["rows"]
+    assert found.metrics["row_budget_index"] == 7
 
 
 def test_a_tile_is_caught_in_rows_too_long_to_show_it():

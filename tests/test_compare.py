@@ -345,6 +345,16 @@ def test_results_of_repeated_runs_have_one_shape_and_format(tmp_path, shape, fmt
     assert f"holds d [8, 6] of float32 and {said}; distinct results of repeated runs have one shape and format" in refused.reason
 
 
+def test_notes_speak_of_the_cases_that_were_asked_for_alone(tmp_path):
+    cases = [make_case("gemm", SHAPE, format=f) for f in ("float32", "bfloat16")]
+    for case in cases:
+        dump_with(tmp_path, "x", case, right)
+    dump_with(tmp_path, "x", cases[1], right, candidate="mine")
+    assert [n for n in compare_dumps(tmp_path / "x").notes if "candidates" in n] == ["x: candidates of gemm: default 2, mine 1"]
+    assert not compare_dumps(tmp_path / "x", cases=[case_id(cases[0])]).notes
+    assert not compare_dumps(tmp_path / "x", keep=lambda c: c.format == "float32").notes
+
+
 def test_who_is_off_names_the_candidate_and_the_command_the_profile(tmp_path):
     case = make_case("gemm", SHAPE, layout="nt", format="bfloat16")
     dump_with(tmp_path, "x", case, right)

@@ -280,14 +280,18 @@ def _panels(case: Case, output: Output, inputs: Inputs, contract: str, problem: 
     for group in _groups(case):
         if group.stop > group.start:
             for p in panels(problem(case, inputs, output.name, group), contract=contract or None, out_format=output.format):
-                yield Panel(at + p.first_row, p.values, p.budget)
+                yield Panel(at + p.first_row, p.values, p.budget, p.typical)
             at += height or group.stop - group.start
         elif height:
-            yield Panel(at, np.zeros((height, columns)), np.zeros((height, columns)))
+            yield _zeros(at, height, columns)
             at += height
     for first in range(at, rows, 128):
-        zeros = np.zeros((min(128, rows - first), columns))
-        yield Panel(first, zeros, zeros)
+        yield _zeros(first, min(128, rows - first), columns)
+
+
+def _zeros(first_row: int, rows: int, columns: int) -> Panel:
+    zeros = np.zeros((rows, columns))
+    return Panel(first_row, zeros, zeros, zeros)
 
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
