@@ -287,7 +287,8 @@ class ResolutionMeter:
         flat = allowed.reshape(-1)
         self._sample.append(flat[:: max(1, flat.size * max(1, len(self._sample)) // MEDIAN_SAMPLES)].copy())
         self._look(values, budget, bits, emin, top)
-        half = allowed - budget
+        with np.errstate(invalid="ignore"):
+            half = allowed - budget
         if typical is not None:
             self._lines(values, half, budget, typical)
         if self._problem is not None:

@@ -198,11 +198,14 @@ def _op_truths(spec: OpSpec, case: Case, inputs: Mapping[str, Coded], contract: 
 
 def fitted(spec: OpSpec, given: Mapping[str, Coded], layout: str, options: dict[str, OptionValue], encoding: Encoding) -> Case:
     """The forward case whose operands have these shapes and formats. UsageError says which operand does not fit."""
+    if layout not in spec.layouts:
+        raise unknown(f"layout of op {spec.name}", layout, spec.layouts)
     primes = (1009, 1013, 1019, 1021, 1031, 1033, 1039)
     formats = list(dict.fromkeys(get_format(c.format).family for c in given.values()))
     for letters in spec.dims:
         probe = dict(zip(letters, primes, strict=False))
-        case = make_case(spec.name, tuple(probe.items()), layout=layout, format=formats[0], options=options, huge=True)
+        # not make_case: an op may refuse sizes that are primes
+        case = Case(spec.name, tuple(probe.items()), layout, formats[0], options=tuple(sorted(options.items())))
         sizes: dict[str, int] = {}
         for operand in spec.operands(case, encoding):
             shape = given[operand.name].shape if operand.name in given else ()

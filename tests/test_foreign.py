@@ -109,11 +109,53 @@ def described(path, storage, offset, shape, strides):
         (("storage", torch.FloatStorage, "../0", "cpu", 4), 0, (2,), (1,), "not in the file as such"),
         (("file", torch.FloatStorage, "0", "cpu", 4), 0, (2,), (1,), "refers to 'file'"),
         (("storage", torch.ComplexFloatStorage, "0", "cpu", 2), 0, (2,), (1,), "storage of type ComplexFloatStorage"),
+        (("storage", torch.FloatStorage, "0", "cpu", 4), 0, (2, 2), (1,), r"no tensor has shape \[2, 2\] and strides \[1\]"),
+        (("storage", torch.FloatStorage, "0", "cpu", 4), 0, (1 << 70, 0), (0, 0), "no tensor has shape"),
+        (("storage", torch.FloatStorage, "0", "cpu", 4), float("inf"), (2,), (1,), "damaged"),
+        (("storage", torch.FloatStorage, "0", "cpu", 4), 0, (1 << 33,), (0,), "8589934592 elements out of a storage of 4"),
     ],
 )
 def test_shapes_and_storages_that_reach_outside_the_file_are_refused(tmp_path, storage, offset, shape, strides, error):
     with pytest.raises((CorruptFile, HostileFile), match=error):
         read_torch_file(described(tmp_path / "x.pt", storage, offset, shape, strides))
+
+
+def test_containers_that_hold_themselves_or_each_other_without_end_are_refused(tmp_path):
+    endless = []
+    endless.append(endless)
+    wide = [[]]
+    for _ in range(40):
+        wide = [wide] * 10
+    for value in (endless, wide):
+        with pytest.raises(HostileFile, match="does one hold itself"):
+            read_torch_file(forged(tmp_path / "x.pt", pickle.dumps(value, 2)))
+    assert read_torch_file(saved(tmp_path / "y.pt", [[[torch.ones(1).expand(3)]]]))["0/0/0"].shape == (3,)
+
+
+def test_two_tensors_of_one_name_are_refused_not_one_of_them_lost(tmp_path):
+    path = saved(tmp_path / "x.pt", {"a": {"b": torch.zeros(2)}, "a/b": torch.ones(2)})
+    with pytest.raises(CorruptFile, match="two tensors are named 'a/b'"):
+        read_torch_file(path)
+
+
+@pytest.mark.parametrize("what", ["changed", "compressed", "no storage"])
+def test_torch_files_whose_entries_cannot_be_read_say_which(tmp_path, what):
+    path = saved(tmp_path / "x.pt", torch.arange(6.0))
+    if what == "changed":
+        data = bytearray(path.read_bytes())
+        data[data.find(np.arange(6.0, dtype=np.float32).tobytes()) + 8] ^= 1
+        path.write_bytes(data)
+    with zipfile.ZipFile(path) as z:
+        entries = {n: b"" if what == "changed" else z.read(n) for n in z.namelist()}
+    if what == "compressed":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
+            for name, data in entries.items():
+                z.writestr(name, data)
+    if what == "no storage":
+        forged(path, pickle.dumps(Rebuilt(5, 0, (6,), (1,), False, collections.OrderedDict()), 2))
+    message = {"changed": "data/0 cannot be read: Bad CRC", "compressed": "is compressed or encrypted", "no storage": "not of a storage"}
+    with pytest.raises(CorruptFile, match=message[what]):
+        read_torch_file(path)
 
 
 def test_what_is_no_torch_file_says_so(tmp_path):
@@ -158,6 +200,14 @@ def test_numpy_files_hold_no_objects(tmp_path):
         (lambda h: h["x"].update(shape=[-3]), "needs"),
         (lambda h: h["x"].pop("dtype"), "expected dtype, shape and data_offsets"),
         (lambda h: h["x"].update(dtype="C64"), "has dtype C64"),
+        (lambda h: h["x"].update(dtype=["F32"]), r"has dtype \['F32'\]"),
+        (lambda h: h["x"].update(data_offsets=["0", "12"]), "integers below"),
+        (lambda h: h["x"].update(shape=[3.5]), "integers below"),
+        (lambda h: h["x"].update(shape=[1 << 70, 0], data_offsets=[0, 0]), "integers below"),
+        (lambda h: h["x"].update(shape=[1] * 98 + [3]), "integers below"),
+        (lambda h: h.update(y=h["x"]), "tensor 'y' starts at byte 0, the one before it ends at 12: a hole or an overlap"),
+        (lambda h: h["x"].update(shape=[2], data_offsets=[4, 12]), "tensor 'x' starts at byte 4, the one before it ends at 0"),
+        (lambda h: h["x"].update(shape=[2], data_offsets=[0, 8]), "4 bytes after the last tensor belong to none"),
     ],
 )
 def test_safetensors_whose_header_lies_are_refused(tmp_path, change, message):
@@ -174,6 +224,29 @@ def test_safetensors_whose_header_lies_are_refused(tmp_path, change, message):
     path.write_bytes((1 << 40).to_bytes(8, "little") + b"{}")
     with pytest.raises(CorruptFile, match="a header of 1099511627776 bytes"):
         read_safetensors(path)
+    entry = '{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+    for text, message in ((f'{{"x":{entry},"x":{entry}}}', "names that come twice"), ("[" * 100_000, "is no JSON")):
+        path.write_bytes(len(text).to_bytes(8, "little") + text.encode())
+        with pytest.raises(CorruptFile, match=message):
+            read_safetensors(path)
+
+
+@pytest.mark.parametrize("name", ["cut.npy", "cut.npz", "empty.npy", "empty.npz", "changed.npz", "objects.npz", "absurd.npy"])
+def test_damaged_numpy_files_are_one_sentence_and_exit_code_2(tmp_path, capsys, name):
+    path = tmp_path / name
+    array = np.array([{}], object) if name == "objects.npz" else np.arange(64.0)
+    if path.suffix == ".npz":
+        np.savez(path, x=array)
+    else:
+        np.save(path, array)
+    data = bytearray(path.read_bytes())
+    data[-200] ^= name == "changed.npz"
+    data = data.replace(b"(64,)", b"(%d,)" % (1 << 40)) if name == "absurd.npy" else data
+    path.write_bytes(data[: {"cut": 100, "empty": 0}.get(path.stem, len(data))])
+    assert run(["compare", str(path), str(npy(tmp_path, np.ones(2)))]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"accuracy-eval: {path}: ")
+    assert said.count("\n") == 1
 
 
 def npy(folder, array, name="x.npy"):
@@ -204,6 +277,23 @@ def test_arrays_join_by_name_and_each_kind_of_file_compares_with_each(tmp_path, 
     assert "b.h5 is no file of arrays" in capsys.readouterr().err
     with pytest.raises(UsageError, match="give two files or more"):
         compare_arrays(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(
+    "option", [["--gates", "exact"], ["--reference", "full"], ["--case", "y"], ["--op", "gemm"], ["--explain"], ["--workers", "2"]]
+)
+def test_what_only_dumps_can_be_asked_is_refused_for_arrays(tmp_path, capsys, option):
+    files = [str(npy(tmp_path, np.ones(2), name)) for name in ("a.npy", "b.npy")]
+    assert run(["compare", *files, "--to", "none", *option]) == 2
+    assert capsys.readouterr().err.startswith(f"accuracy-eval: {option[0]}: nothing in files of arrays for that")
+
+
+def test_arrays_have_a_baseline(tmp_path, capsys):
+    files = [str(npy(tmp_path, np.ones(2), name)) for name in ("a.npy", "b.npy")]
+    assert run(["compare", *files, "--to", "json", "-o", str(tmp_path / "r"), "-q"]) == 0
+    npy(tmp_path, np.zeros(2), "b.npy")
+    assert run(["compare", *files, "--to", "none", "--baseline", str(tmp_path / "r" / "results.json")]) == 1
+    assert "new failure: array array: PASS, now FAIL" in capsys.readouterr().out
 
 
 # importing

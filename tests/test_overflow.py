@@ -10,6 +10,7 @@ import accuracy_eval as ae
 from accuracy_eval.cases import make_case
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.cpu_ref.overflow import product_overflows, taken_as_right
+from accuracy_eval.cpu_ref.wide import product
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import get_op
@@ -207,3 +208,9 @@ def test_formats_without_infinity_are_left_alone():
     codes = encode(np.full((2, 2), 448.0), "float8_e4m3fn")
     assert get_format("float8_e4m3fn").has_inf is False
     assert taken_as_right(lambda r, c: (np.ones(len(r), bool),) * 2, "float8_e4m3fn", codes, np.ones((2, 2))) is None
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_float64_product_beyond_the_largest_is_infinite_of_its_sign(sign):
+    a, b = np.array([[2.0**1023, 2.0**10]]), np.array([[0.0], [sign * 2.0**1023]])
+    assert product(a, b)[0].tolist() == [[sign * math.inf]]

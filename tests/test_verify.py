@@ -187,3 +187,33 @@ def test_seeded_operands_are_those_of_every_machine():
     from accuracy_eval.inputs import generate
 
     np.testing.assert_array_equal(codes, generate("function", "x", (3, 5), "normal", 0, "bfloat16"))
+
+
+@pytest.mark.parametrize(("causal", "swapped", "passes"), [(True, False, True), (False, False, False), (True, True, False)])
+def test_attention_with_shared_heads_and_rope_find_their_sizes(causal, swapped, passes):
+    inputs = {n: ae.seeded((1, heads, 24, 16), "float32") for n, heads in (("q", 4), ("k", 2), ("v", 2))}
+
+    def attend(q, k, v):
+        k, v = (x.repeat(1, 2, 1, 1) if swapped else x.repeat_interleave(2, 1) for x in (k, v))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    found = ae.verify(attend, reference="attention", inputs=inputs, layout="bhsd", options={"causal": True})
+    assert found.passed is passes
+    assert list(found.comparisons) == ["out", "dq", "dk", "dv"]
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rope_is_verified_and_the_other_pairing_fails(interleaved):
+    inputs = {"x": ae.seeded((8, 3, 16)), "cos": ae.seeded((8, 8)), "sin": ae.seeded((8, 8))}
+
+    def turn(x, cos, sin):
+        first, second = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
+        turned = first * cos[:, None] - second * sin[:, None], second * cos[:, None] + first * sin[:, None]
+        return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+
+    assert ae.verify(turn, reference="rope", inputs=inputs, grad=False).passed is not interleaved
+
+
+def test_a_layout_that_the_op_has_not_is_named():
+    with pytest.raises(UsageError, match="unknown layout of op attention 'nn'"):
+        ae.verify(torch.add, reference="attention", inputs={n: ae.seeded((1, 2, 4, 8)) for n in "qkv"})

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FORMS = "xlsx,html,json,csv,md,junit"
 DEFAULT_FORMS = "xlsx,html,json"
 MAX_CHANGES = 40  # lines said about a baseline
+FOR_ARRAYS = {"dumps", "labels", "forms", "out", "baseline", "strict", "quiet", "verbose", "as_json"}  # the parameters they have use for
 
 
 @click.command("compare", short_help="Judge dumps against the reference and each other; write reports.")
@@ -82,14 +83,14 @@ def compare_command(
     before = _baseline(options["baseline"])
     if any(map(is_foreign, dumps)):
         results = _arrays(dumps, options["labels"])
-        return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
-    with progress("compare", quiet=quiet or as_json) as update:
-        results = compare_dumps(
-            *dumps, labels=options["labels"], reference=options["reference"], reference_cache=options["reference_cache"],
-            gates=options["gates"], cases=options["cases"], keep=keep,
-            cross_format=options["cross_format"], verify=not options["no_verify"], explain=options["explain"],
-            unit=options["unit"], workers=options["workers"], progress=update,
-        )  # fmt: skip
+    else:
+        with progress("compare", quiet=quiet or as_json) as update:
+            results = compare_dumps(
+                *dumps, labels=options["labels"], reference=options["reference"], reference_cache=options["reference_cache"],
+                gates=options["gates"], cases=options["cases"], keep=keep,
+                cross_format=options["cross_format"], verify=not options["no_verify"], explain=options["explain"],
+                unit=options["unit"], workers=options["workers"], progress=update,
+            )  # fmt: skip
     if before is None:
         return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
     from accuracy_eval.history import changes, summary
@@ -107,7 +108,7 @@ def compare_command(
 
 
 def _arrays(paths: tuple[str, ...], labels: tuple[str, ...]) -> Results:
-    """The comparison of array files; UsageError for a dump among them."""
+    """The comparison of array files; UsageError for a dump among them, and for what only dumps can be asked."""
     from accuracy_eval.errors import UsageError
     from accuracy_eval.foreign.arrays import READERS, is_foreign
     from accuracy_eval.foreign.comparing import compare_arrays
@@ -115,6 +116,17 @@ def _arrays(paths: tuple[str, ...], labels: tuple[str, ...]) -> Results:
     dumps = [p for p in paths if not is_foreign(p)]
     if dumps:
         raise UsageError(f"{dumps[0]} is no file of arrays ({', '.join(READERS)}), the others are; compare dumps with dumps")
+    context = click.get_current_context()
+    unused = [
+        p.opts[-1]
+        for p in context.command.params
+        if p.name not in FOR_ARRAYS and context.get_parameter_source(str(p.name)) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if unused:
+        raise UsageError(
+            f"{', '.join(unused)}: nothing in files of arrays for that; they hold no cases and no operands, and are judged by the limits "
+            "of their formats. Leave it out, or compare dumps"
+        )
     return compare_arrays(*paths, labels=labels)
 
 

@@ -68,6 +68,10 @@ class Result:
     budget: Values
 
 
+_NO_WARNING = np.errstate(over="ignore", invalid="ignore")  # Inf − Inf and 0·Inf are NaN; a budget may overflow
+
+
+@_NO_WARNING
 def forward(a: Attention) -> dict[str, Result]:
     """out [b, h, s, d] and lse [b, h, s]."""
     heads = [_Head(a, i, j) for i in range(a.q.shape[0]) for j in range(a.q.shape[1])]
@@ -78,6 +82,7 @@ def forward(a: Attention) -> dict[str, Result]:
     }
 
 
+@_NO_WARNING
 def backward(a: Attention, grad: Values) -> dict[str, Result]:
     """dq [b, h, s, d], dk and dv [b, g, t, d] for the upstream gradient of out, [b, h, s, d]."""
     b, h, g = a.q.shape[0], a.q.shape[1], a.k.shape[1]

@@ -49,6 +49,7 @@ def _over(f: Activation, x: Values, error: Values, of_slope: bool) -> Values:
     return np.maximum(np.abs(at(f, x - error) - middle), np.abs(at(f, x + error) - middle))
 
 
+@np.errstate(over="ignore", invalid="ignore")  # Inf − Inf and 0·Inf are NaN; an error may overflow
 def upstream(problem: Gemm, epilogue: Epilogue, grad_y: Coded, contract: str) -> Upstream:
     """The gradients of the product and of the residual. grad_y [m, n]; `epilogue.rounded` is the format a device keeps steps in."""
     found = list(panels(problem, contract=contract))
@@ -101,9 +102,9 @@ def gradient_panels(output: str, problem: Gemm, flow: Upstream, contract: str) -
 
 def _carried(output: str, problem: Gemm, error: Values) -> Values:
     """What errors of the product's gradient add to a sum of products with them, in the output's stored orientation."""
-    variance = error**2 / 3.0  # of a number anywhere within ± error
     everything = slice(None)
     with np.errstate(invalid="ignore", over="ignore"):
+        variance = error**2 / 3.0  # of a number anywhere within ± error
         if output == "dbias":
             spread: Values = LAMBDA * np.sqrt(variance.sum(axis=0, keepdims=True))
             return spread

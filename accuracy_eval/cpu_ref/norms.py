@@ -68,6 +68,10 @@ def _steps(a: Norm) -> _Steps:
     return _Steps(scale, relative, h, scale * (off + 2 * a.unit * np.abs(c)) + np.abs(h) * relative)
 
 
+_NO_WARNING = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # Inf − Inf and 0·Inf are NaN; a budget may overflow
+
+
+@_NO_WARNING
 def forward(a: Norm) -> tuple[Values, Values]:
     """y [r, n] and the error before it is rounded."""
     s = _steps(a)
@@ -76,6 +80,7 @@ def forward(a: Norm) -> tuple[Values, Values]:
     return y, np.abs(a.weight) * (s.error + a.stored(s.h)) + a.unit * (np.abs(product) + np.abs(y))
 
 
+@_NO_WARNING
 def backward(a: Norm, g: Values) -> dict[str, tuple[Values, Values]]:
     """dx [r, n], dweight [n], and with a bias dbias [n], each with its error, for the upstream gradient g [r, n]."""
     s, (rows, n) = _steps(a), a.x.shape

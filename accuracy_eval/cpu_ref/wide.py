@@ -98,8 +98,9 @@ def product(a: Values, b: Values) -> tuple[Values, Values]:
     scale = ea + eb
     # two steps: one factor alone may leave the range of float64 although the result does not
     half = scale // 2
-    hi = np.ldexp(np.ldexp(total, half), scale - half)
-    lo = np.where(np.isfinite(hi), np.ldexp(np.ldexp(lo, half), scale - half), 0.0)
+    with np.errstate(over="ignore"):
+        hi = np.ldexp(np.ldexp(total, half), scale - half)
+        lo = np.where(np.isfinite(hi), np.ldexp(np.ldexp(lo, half), scale - half), 0.0)
     for i, j in np.argwhere(lost):
         hi[i, j], lo[i, j] = _exact(a[i], b[:, j])
     for rows, cols in ((~finite_a, slice(None)), (slice(None), ~finite_b)):
@@ -131,7 +132,7 @@ def _exact(a: Values, b: Values) -> tuple[float, float]:
         hi = float(total)
         return hi, float(total - Fraction(hi))
     except OverflowError:
-        return math.copysign(math.inf, total), 0.0
+        return math.inf if total > 0 else -math.inf, 0.0
 
 
 def exponents(x: Values, axis: int) -> NDArray[np.int64]:

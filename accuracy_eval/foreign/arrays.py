@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,21 +16,26 @@ from accuracy_eval.foreign.safetensors import read_safetensors
 from accuracy_eval.foreign.torch_file import read_torch_file
 from accuracy_eval.records import Coded
 
+# what numpy and zipfile raise for a file cut short, changed, encrypted, or whose header asks for more memory than there is
+_DAMAGED = (ValueError, EOFError, MemoryError, OverflowError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
-def _numpy(path: Path) -> dict[str, Coded]:
+
+def read_numpy(path: Path) -> dict[str, Coded]:
+    """The arrays of a .npz, or that of a .npy by the name "array". CorruptFile for objects and for a damaged file."""
     try:
-        loaded: Any = np.load(path, allow_pickle=False)
-    except ValueError as error:
-        raise CorruptFile(f"{path}: {error}; arrays of Python objects are not read") from error
-    if isinstance(loaded, np.ndarray):
-        return {"array": as_coded(loaded, str(path))}
-    with loaded:
-        return {name: as_coded(loaded[name], f"{path}: {name}") for name in loaded.files}
+        with path.open("rb") as file:
+            loaded: Any = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return {"array": as_coded(loaded, str(path))}
+            return {name: as_coded(loaded[name], f"{path}: {name}") for name in loaded.files}
+    except _DAMAGED as error:
+        why = "arrays of Python objects are not read" if "allow_pickle" in str(error) else "is the file whole? Write it again"
+        raise CorruptFile(f"{path}: {error or type(error).__name__}; {why}") from error
 
 
 READERS: dict[str, Callable[[Path], dict[str, Coded]]] = {
-    ".npy": _numpy,
-    ".npz": _numpy,
+    ".npy": read_numpy,
+    ".npz": read_numpy,
     ".safetensors": read_safetensors,
     ".pt": read_torch_file,
     ".pth": read_torch_file,

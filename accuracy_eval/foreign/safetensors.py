@@ -19,6 +19,7 @@ from accuracy_eval.formats import FORMATS, get_format
 from accuracy_eval.records import Coded
 
 LARGEST_HEADER = 100_000_000  # bytes, the format's own limit
+LARGEST_SIZE = 1 << 48  # of a dimension or an offset
 DTYPES: dict[str, str] = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
     "float8_e8m0fnu": "F8_E8M0", "int32": "I32", "int8": "I8", "uint8": "U8",
@@ -43,34 +44,60 @@ def write_safetensors(path: Path, tensors: Mapping[str, Coded], metadata: Mappin
 
 def read_safetensors(path: Path) -> dict[str, Coded]:
     """Every tensor whose dtype is a known format, as codes. CorruptFile where the header and the bytes do not fit each other."""
+    header, start = _header(path)
+    size = path.stat().st_size
+    data = np.memmap(path, np.uint8, "r", offset=start) if size > start else np.empty(0, np.uint8)
+    found = {name: _tensor(path, name, entry, data) for name, entry in header.items() if name != "__metadata__"}
+    end = 0
+    for name in sorted(found, key=lambda n: header[n]["data_offsets"]):
+        first, after = header[name]["data_offsets"]
+        if first != end:
+            raise CorruptFile(f"{path}: tensor {name!r} starts at byte {first}, the one before it ends at {end}: a hole or an overlap")
+        end = after
+    if end != data.size:
+        raise CorruptFile(f"{path}: {data.size - end} bytes after the last tensor belong to none")
+    return found
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The strings a file carries beside its tensors; empty where there are none."""
+    metadata = _header(path)[0].get("__metadata__", {})
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """The header and where the tensors' bytes start."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(LARGEST_HEADER, size - 8):
             raise CorruptFile(f"{path}: not safetensors: a header of {length} bytes in a file of {size}")
         try:
-            header = json.loads(file.read(length))
-        except ValueError as error:
+            header = json.loads(file.read(length), object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
             raise CorruptFile(f"{path}: not safetensors: its header is no JSON: {error}") from error
     if not isinstance(header, dict):
         raise CorruptFile(f"{path}: not safetensors: its header is no object")
-    data = np.memmap(path, np.uint8, "r", offset=8 + length) if size > 8 + length else np.empty(0, np.uint8)
-    return {name: _tensor(path, name, entry, data) for name, entry in header.items() if name != "__metadata__"}
+    return header, 8 + length
 
 
-def read_metadata(path: Path) -> dict[str, str]:
-    """The strings a file carries beside its tensors; empty where there are none."""
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return dict(header.get("__metadata__", {}))
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object none of whose names comes twice: of two tensors of a name one would be lost."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"names that come twice among {', '.join(name for name, _ in pairs)}")
+    return found
 
 
 def _tensor(path: Path, name: str, entry: Any, data: np.ndarray[Any, Any]) -> Coded:
     try:
-        dtype, shape, (first, end) = entry["dtype"], [int(s) for s in entry["shape"]], entry["data_offsets"]
+        dtype, shape, (first, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        known = all(type(x) is int and abs(x) <= LARGEST_SIZE for x in (*shape, first, end)) and len(shape) <= 32
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptFile(f"{path}: tensor {name!r}: expected dtype, shape and data_offsets, found {entry!r}") from error
-    if dtype not in _FORMATS:
+    if not known:
+        raise CorruptFile(f"{path}: tensor {name!r}: expected a shape and data_offsets of integers below 2^48, found {entry!r}")
+    if not isinstance(dtype, str) or dtype not in _FORMATS:
         raise UsageError(f"{path}: tensor {name!r} has dtype {dtype}; allowed: {', '.join(_FORMATS)}")
     fmt = FORMATS[_FORMATS[dtype]]
     wanted = math.prod(shape) * fmt.storage.itemsize

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pickletools
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,15 @@ from accuracy_eval.formats import FORMATS, get_format
 from accuracy_eval.records import Coded
 
 LARGEST = 1 << 36  # bytes of one storage
+LARGEST_EXPANSION = 1 << 26  # elements of a tensor that shows elements of its storage more than once
+DEEPEST = 64  # containers in each other
+MOST_VALUES = 1 << 20  # in all containers; more is containers that repeat each other
 STORAGES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16", "CharStorage": "int8",
     "ByteStorage": "uint8", "IntStorage": "int32", "LongStorage": "int64",
 }  # fmt: skip
 _MARK = object()
+_ENCRYPTED = 1  # bit of a zip entry's flags
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,9 @@ class _Tensor:
 def read_torch_file(path: Path) -> dict[str, Coded]:
     """Every tensor of the file by its key ("tensor" for a lone one; nested keys joined by "/"), as codes.
 
-    HostileFile for a description that asks for anything but tensors in containers; CorruptFile for a file that is no torch zip or whose
-    storages do not hold what it says; integers of 64 bits must fit 32.
+    HostileFile for a description that asks for anything but tensors in containers, or for far more of them than the file holds;
+    CorruptFile for a file that is no torch zip, whose storages do not hold what it says, or with two tensors of one name; integers of
+    64 bits must fit 32.
     """
     try:
         archive = zipfile.ZipFile(path)
@@ -67,21 +72,40 @@ def read_torch_file(path: Path) -> dict[str, Coded]:
         names = {n.split("/", 1)[1]: n for n in archive.namelist() if "/" in n}
         if "data.pkl" not in names:
             raise CorruptFile(f"{path}: a zip without data.pkl: not a torch.save file")
-        if "byteorder" in names and archive.read(names["byteorder"]) != b"little":
+        if "byteorder" in names and _read(path, archive, names["byteorder"]) != b"little":
             raise CorruptFile(f"{path}: storages are not little-endian")
-        root = _Machine(path).run(archive.read(names["data.pkl"]))
-        return {name: _codes(path, archive, names, name, t) for name, t in _tensors(root, "")}
+        root = _Machine(path).run(_read(path, archive, names["data.pkl"]))
+        return {name: _codes(path, archive, names, name, t) for name, t in _tensors(path, root).items()}
 
 
-def _tensors(value: Any, name: str) -> Iterator[tuple[str, _Tensor]]:
-    if isinstance(value, _Tensor):
-        yield name or "tensor", value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _tensors(item, f"{name}/{key}" if name else str(key))
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            yield from _tensors(item, f"{name}/{i}" if name else str(i))
+def _read(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
+    entry = archive.getinfo(name)
+    if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & _ENCRYPTED:
+        raise CorruptFile(f"{path}: {name} is compressed or encrypted; torch.save does neither")
+    try:
+        return archive.read(entry)
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise CorruptFile(f"{path}: {name} cannot be read: {error}") from error
+
+
+def _tensors(path: Path, root: Any) -> dict[str, _Tensor]:
+    """Tensors by name, in the order of their containers; a walk of bounded length, as containers may hold themselves."""
+    found: dict[str, _Tensor] = {}
+    pending: list[tuple[tuple[str, ...], Any]] = [((), root)]
+    for _ in range(MOST_VALUES):
+        if not pending:
+            return found
+        keys, value = pending.pop()
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+        if isinstance(value, _Tensor):
+            name = "/".join(keys) or "tensor"
+            if name in found:
+                raise CorruptFile(f"{path}: two tensors are named {name!r}; rename one")
+            found[name] = value
+        elif len(keys) >= DEEPEST and items:
+            break
+        pending += reversed([((*keys, str(key)), item) for key, item in items])
+    raise HostileFile(f"{path}: containers nested over {DEEPEST} deep, or over {MOST_VALUES} values in them; does one hold itself?")
 
 
 def _codes(path: Path, archive: zipfile.ZipFile, names: dict[str, str], name: str, t: _Tensor) -> Coded:
@@ -91,12 +115,18 @@ def _codes(path: Path, archive: zipfile.ZipFile, names: dict[str, str], name: st
     wide = t.storage.dtype == "int64"
     width = 8 if wide else get_format(t.storage.dtype).storage.itemsize
     size = archive.getinfo(entry).file_size if entry else -1
-    reach = t.offset + sum((n - 1) * s for n, s in zip(t.shape, t.strides, strict=True)) + 1 if math.prod(t.shape) else 0
-    if not entry or size != t.storage.count * width or size > LARGEST or min((*t.shape, *t.strides, t.offset), default=0) < 0:
+    numbers = (*t.shape, *t.strides, t.offset)
+    if not entry or size != t.storage.count * width or size > LARGEST or min(numbers) < 0:
         raise CorruptFile(f"{path}: tensor {name}: storage {t.storage.key} of {t.storage.count} elements is not in the file as such")
-    if reach > t.storage.count or len(t.shape) > 32:
+    if len(t.shape) != len(t.strides) or len(t.shape) > 32 or max(numbers) > LARGEST:
+        raise CorruptFile(f"{path}: tensor {name}: no tensor has shape {list(t.shape)} and strides {list(t.strides)}")
+    elements = math.prod(t.shape)
+    reach = t.offset + sum((n - 1) * s for n, s in zip(t.shape, t.strides, strict=True)) + 1 if elements else 0
+    if reach > t.storage.count:
         raise CorruptFile(f"{path}: tensor {name}: shape {list(t.shape)} reaches beyond its storage of {t.storage.count} elements")
-    flat = np.frombuffer(archive.read(entry), "<i8" if wide else get_format(t.storage.dtype).storage)
+    if elements > max(t.storage.count, LARGEST_EXPANSION):
+        raise HostileFile(f"{path}: tensor {name}: {elements} elements out of a storage of {t.storage.count}; save a contiguous tensor")
+    flat = np.frombuffer(_read(path, archive, entry), "<i8" if wide else get_format(t.storage.dtype).storage)
     strides = [s * flat.itemsize for s in t.strides]
     view = np.lib.stride_tricks.as_strided(flat[t.offset :], t.shape, strides, writeable=False)
     if not wide:
@@ -121,7 +151,7 @@ class _Machine:
                 if step is None:
                     raise HostileFile(f"{self.path}: data.pkl uses {opcode.name}; a file of tensors needs no such step")
                 step(self, argument)
-        except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise CorruptFile(f"{self.path}: data.pkl is damaged: {error}") from error
         raise CorruptFile(f"{self.path}: data.pkl does not end")
 
@@ -152,18 +182,22 @@ class _Machine:
         arguments, function = self.stack.pop(), self.stack.pop()
         if function == _Name("torch._utils", "_rebuild_tensor_v2"):
             storage, offset, shape, strides = arguments[:4]
-            self.stack.append(_Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides))))
+            self.tensor(storage, offset, shape, strides)
         elif function == _Name("torch._utils", "_rebuild_tensor_v3"):
             storage, offset, shape, strides, _, _, of = arguments[:7]
             if not isinstance(of, _Name) or of.name not in FORMATS:
                 raise HostileFile(f"{self.path}: tensor of dtype {getattr(of, 'name', of)}; allowed: {', '.join(FORMATS)}")
-            typed = _Storage(storage.key, of.name, storage.count // get_format(of.name).storage.itemsize)
-            self.stack.append(_Tensor(typed, int(offset), tuple(map(int, shape)), tuple(map(int, strides))))
+            self.tensor(_Storage(storage.key, of.name, storage.count // get_format(of.name).storage.itemsize), offset, shape, strides)
         elif function == _Name("collections", "OrderedDict"):
             self.stack.append({})
         else:
             name = f"{function.module}.{function.name}" if isinstance(function, _Name) else repr(function)
             raise HostileFile(f"{self.path}: data.pkl calls {name}; allowed: tensors and ordered dictionaries")
+
+    def tensor(self, storage: Any, offset: Any, shape: Any, strides: Any) -> None:
+        if not isinstance(storage, _Storage):
+            raise TypeError(f"a tensor of {type(storage).__name__}, not of a storage")
+        self.stack.append(_Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides))))
 
     def put(self, items: list[Any]) -> None:
         self.stack[-1].update(zip(items[0::2], items[1::2], strict=True))
