@@ -52,15 +52,21 @@ def explain_output(case: Case, inputs: Inputs, output: str, actual: Coded, unit:
     unit    whose arithmetic is tried; None every known one's, as where the unit does not take the operands
     """
     products = get_op(case.op).products
-    if products is None or case.lane != "random" or get_format(actual.format).kind != "float":
+    if products is None or case.lane != "random" or not _floats(actual):
         return {}
     found = {}
     for product in products(case, inputs, output):
+        if not _floats(product.gemm.a, product.gemm.b):
+            continue
         part = Coded(np.ascontiguousarray(actual.codes[product.index]), actual.format)
         if part.shape == (product.gemm.m, product.gemm.n) and part.codes.size and product.gemm.k:
             known = unit if unit is not None and takes(unit, (product.gemm.a.format, product.gemm.b.format)) else None
             found[_spelled(product.index)] = explain_gemm(part, product.gemm, unit=known)
     return found
+
+
+def _floats(*operands: Coded) -> bool:
+    return all(get_format(c.format).kind == "float" for c in operands)
 
 
 def _spelled(index: tuple[int | slice, ...]) -> str:

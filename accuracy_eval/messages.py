@@ -70,6 +70,11 @@ def number(value: Any, digits: int = 4) -> str:
     return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"
 
 
+def exact(value: float) -> str:
+    """A number that is compared for equality: a count in full, anything else as `number` prints it."""
+    return str(int(value)) if float(value).is_integer() else number(value)
+
+
 def numbers_apart(value: Any, other: Any, digits: int = 4) -> tuple[str, str]:
     """Both numbers with the fewest digits (at least `digits`) that print them differently, if they differ."""
     for n in range(digits, 18):
@@ -121,7 +126,8 @@ def gate_clause(gate: GateResult, contract: str = "", place: WorstElement | Sequ
     if gate.value is None:
         text = f"gate {name} was not applied: {visible(gate.note) or 'no value'}"
         return f"{text} ({context[0]})" if context else text
-    value, limit = numbers_apart(gate.value, gate.limit, 3)
+    equal = gate.comparison == "=="
+    value, limit = (exact(gate.value), exact(gate.limit)) if equal else numbers_apart(gate.value, gate.limit, 3)
     index = place.index if isinstance(place, WorstElement) else place
     at = f" at {index_text(index)}" if index is not None else ""
     must = COMPARISON_WORDS.get(gate.comparison, gate.comparison)

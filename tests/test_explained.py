@@ -74,7 +74,7 @@ def test_the_command_prints_what_was_found_and_says_it_in_its_exit_code(tmp_path
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{ID} d"
     assert lines[1].startswith("  identified: TR8 fwd, 1920 of 1920 elements bit for bit, ")
-    assert lines[2:] == ["1 products: 1 identified"]
+    assert lines[2:] == ["1 product: 1 identified"]
     assert run(["explain", path, "-q", "--unit", "hopper", "--json"]) == 1
     (item,) = json.loads(capsys.readouterr().out)
     assert (item["case_id"], item["explanation"]["status"]) == (ID, "unexplained")
@@ -91,6 +91,15 @@ def test_a_unit_that_is_not_known_throughout_is_searched_for_among_all() -> None
     assert unit_of_dump({"unit": "cdna4"}) is None
     assert unit_of_dump({"unit": None}) is None
     assert unit_of_dump({"unit": "a newer one"}) is None
+
+
+def test_a_product_of_integers_is_left_out_and_keeps_its_verdict(tmp_path: Path) -> None:
+    suite = parse_suite({"name": "i", "cases": [{"op": "gemm", "shape": "8x8x16", "format": "int8", "recipe": "int8_rowwise"}, WIDE]}, "i")
+    dump(suite, open_backend("reference"), tmp_path / "a.h5")
+    assert {e.case_id for e in explain_dump(tmp_path / "a.h5")} == {ID}
+    results = compare_dumps(tmp_path / "a.h5", explain=True)
+    assert not results.not_compared
+    assert {t.verdict for t in results.tensors} == {Verdict.PASS}
 
 
 def test_gradients_are_explained_over_their_own_contraction(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_a_failure_reads_as_the_report_and_becomes_junit_properties(tmp_path):
     )
     done = run_pytest(tmp_path, "--junitxml=out.xml")
     assert "2 failed, 1 passed" in done.stdout
+    assert "warning" not in done.stdout.lower(), "properties suit pytest's default form of --junitxml"
     assert "AssertionError: FAIL gemm.m24.n16.k64.nn.float32.normal.s0 output 'd' (float32): error" in done.stdout
     assert "cause k-tail-missing: products from k = 48 of 64 on are missing" in done.stdout
     assert "pytest_plugin.py" not in done.stdout, "frames of the plugin are hidden"

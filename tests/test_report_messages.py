@@ -104,6 +104,14 @@ def test_every_broken_gate_is_listed_worst_first() -> None:
     assert "  also broken: rel_fro 0.0501, must be at most 0.05 (gate l3-rel-fro)" in text
 
 
+def test_a_count_is_printed_in_full() -> None:
+    counted = GateResult("exact-lane", "value_mismatch_count", 2752.0, "==", 0.0, False, "same bits")
+    assert messages.gate_clause(counted, "fp32acc", (1, 2)) == (
+        "value_mismatch_count 2752 at [1, 2], must be 0 (contract fp32acc; gate exact-lane)"
+    )
+    assert messages.gate_clause(replace(counted, value=12345678.0)).startswith("value_mismatch_count 12345678, must be 0")
+
+
 def test_gate_that_could_not_be_applied_is_listed_beside_one_that_was() -> None:
     unapplied = GateResult("snr", "snr_db", None, ">", 25.0, None, "spec", "a zero reference has no SNR")
     side = replace(good_side("h200"), gates=(budget_gate(0.3), unapplied))

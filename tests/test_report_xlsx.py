@@ -284,6 +284,15 @@ def test_matrix_holds_every_pair_of_three_dumps(tmp_path: Path) -> None:
     assert rows["cpu"]["against the reference"] == "PASS: 1 PASS"
 
 
+def test_a_dump_whose_candidate_fails_is_not_shown_as_passing(tmp_path: Path) -> None:
+    right = pass_result(gemm_case())
+    right = replace(right, sides=right.sides[:1], pairs=())
+    mine = replace(right, candidate="mine", verdict=Verdict.FAIL, sides=(replace(right.sides[0], verdict=Verdict.FAIL),))
+    write_reports(results_of((right, mine), dumps=(H200,)), tmp_path, ("xlsx",))
+    (row,) = table(tmp_path / "summary.xlsx", "Matrix")
+    assert row["against the reference"] == "FAIL: 1 FAIL, 1 PASS"
+
+
 def links(path: Path, sheet: str) -> list[tuple[str, str]]:
     """(target file or "", place in the workbook) of every link of a sheet."""
     return [

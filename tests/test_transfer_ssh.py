@@ -333,7 +333,7 @@ def test_an_unknown_host_is_refused_before_anything_is_sent(server: Server, tmp_
     assert str(e.value) == (
         f"{server.user}@127.0.0.1:{server.port}: host key ssh-ed25519 {fingerprint(server.host_key)} of {place} is unknown; "
         f"it is in none of {known}. Compare the fingerprint with the host's own (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub there), "
-        "then connect once with ssh, or allow new hosts (accept_new)."
+        "then connect once with ssh, or allow new hosts (--accept-new)."
     )
     assert not known.exists()
     assert not (tmp_path / "far").exists()

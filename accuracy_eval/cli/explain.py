@@ -51,7 +51,7 @@ def explain_command(dump: str, cases: tuple[str, ...], unit: str | None, quiet: 
         click.echo(json.dumps([to_json(item) for item in found]))
     else:
         counts = Counter(item.explanation.status for item in found)
-        click.echo(f"{len(found)} products: {', '.join(f'{n} {status}' for status, n in counts.items())}")
+        click.echo(f"{len(found)} product{'' if len(found) == 1 else 's'}: {', '.join(f'{n} {status}' for status, n in counts.items())}")
     return 1 if any(item.explanation.status == "unexplained" for item in found) else 0
 
 

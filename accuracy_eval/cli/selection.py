@@ -19,7 +19,7 @@ _FILTERS = (
     ("layout", "layouts", "gemm operand layout: nt, nn, tn, tt (first letter A, second B)"),
     ("recipe", "recipes", "how operands are quantised: tensorwise, rowwise, mxfp8, …"),
     ("input", "inputs", "input class: normal, cancellation, codes, …"),
-    ("lane", "lanes", "random, exact or coded"),
+    ("lane", "lanes", "random, exact, coded or metamorphic"),
     ("direction", "directions", "fwd or bwd"),
 )
 

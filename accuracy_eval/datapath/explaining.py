@@ -86,17 +86,22 @@ class Explanation:
     def identified(self) -> bool:
         return self.status == "identified"
 
+    @property
+    def _tried_words(self) -> str:
+        return f"{self.tried} {'hypothesis' if self.tried == 1 else 'hypotheses'} tried"
+
     def __str__(self) -> str:
         found = f"{self.fraction:.6f} of {self.checked} elements reproduced by {self.description or 'nothing tried'}"
         if self.status == "unexplained":
-            text = f"unexplained: at best {found}; {self.tried} hypotheses tried"
+            text = f"unexplained: at best {found}; {self._tried_words}"
             return text + (f"; not reproduced: {', '.join(map(str, map(list, self.unexplained[:4])))}" if self.unexplained else "")
         text = f"{self.status}: {self.description}"
-        text += f", {self.checked} of {self.total} elements bit for bit, {self.evidence} of them evidence, {self.tried} hypotheses tried"
+        text += f", {self.checked} of {self.total} elements bit for bit, {self.evidence} of them evidence, {self._tried_words}"
         if self.correctly_rounded:
             text += "; the output is the exact result rounded once"
         if self.ties:
-            text += f"; {len(self.ties) + self.more_ties} other compositions fit: {', '.join(self.ties[:3])}"
+            fit = len(self.ties) + self.more_ties
+            text += f"; {fit} other {'composition fits' if fit == 1 else 'compositions fit'}: {', '.join(self.ties[:3])}"
         return text + (f"; best that does not: {self.best_loser} ({self.best_loser_fraction:.6f})" if self.best_loser else "")
 
 

@@ -147,8 +147,8 @@ def passing_limits(results: Results) -> list[str]:
     lines = []
     for (gate, metric, comparison, limit), values in broken.items():
         if comparison == "==":
-            most = messages.number(max(values, key=abs), 3)
-            lines.append(f"gate {messages.visible(gate)}: nothing but {metric} == {messages.number(limit)} passes; found up to {most}")
+            most, only = messages.exact(max(values, key=abs)), messages.exact(limit)
+            lines.append(f"gate {messages.visible(gate)}: nothing but {metric} == {only} passes; found up to {most}")
             continue
         upper = comparison in ("<=", "<")
         worst = _outward(max(values) if upper else min(values), upper)
@@ -227,10 +227,19 @@ def pair_summaries(tensors: Iterable[TensorResult]) -> dict[tuple[str, str], Pai
 
 def side_summaries(tensors: Iterable[TensorResult]) -> dict[str, Counter[Verdict]]:
     """Verdicts of every dump against the reference, by label and, where one holds several, candidate."""
+    return _side_verdicts(tensors, lambda side, result: _by(side.label, result.candidate))
+
+
+def dump_summaries(tensors: Iterable[TensorResult]) -> dict[str, Counter[Verdict]]:
+    """Verdicts of every dump against the reference, by label, its candidates together."""
+    return _side_verdicts(tensors, lambda side, result: side.label)
+
+
+def _side_verdicts(tensors: Iterable[TensorResult], key: Callable[[Side, TensorResult], str]) -> dict[str, Counter[Verdict]]:
     counts: dict[str, Counter[Verdict]] = {}
     for result in tensors:
         for side in result.sides:
-            counts.setdefault(_by(side.label, result.candidate), Counter())[side.verdict] += 1
+            counts.setdefault(key(side, result), Counter())[side.verdict] += 1
     return counts
 
 

@@ -223,7 +223,7 @@ def _points(results: Results, lines: Sequence[Line]) -> Iterator[list[Any]]:
 
 def _matrix(results: Results) -> list[tuple[str, list[tuple[Verdict | None, str]]]]:
     """Dump against the reference and every other dump: worst verdict, and how often each answer came."""
-    pairs, sides = first.pair_summaries(results.tensors), first.side_summaries(results.tensors)
+    pairs, sides = first.pair_summaries(results.tensors), first.dump_summaries(results.tensors)
     labels = [d.label for d in results.dumps]
     rows = []
     for a in labels:

@@ -133,7 +133,7 @@ def short_title(f: Finding, *, seed: bool = False) -> str:
 def _dumps(page: Page, results: Results, part: Volume) -> None:
     page.gap()
     page.line(*(Cell(t, HEADER) for t in ("Dumps", "device", "file", "software", "against the reference")))
-    sides = first.side_summaries(part.tensors)
+    sides = first.dump_summaries(part.tensors)
     for dump in results.dumps[:MAX_DUMPS]:
         counts = sides.get(dump.label)
         page.line(

@@ -11,7 +11,7 @@ from typing import Any
 from accuracy_eval import messages
 from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict
-from accuracy_eval.report.findings import PairSummary, counts_sentence, findings, pair_summaries, side_summaries
+from accuracy_eval.report.findings import PairSummary, counts_sentence, dump_summaries, findings, pair_summaries
 from accuracy_eval.report.pictures import picture_sheet_names, picture_sheets
 from accuracy_eval.report.platforms import Fact, numerics_facts, platform_facts
 from accuracy_eval.report.rows import (
@@ -368,7 +368,7 @@ def workbook_sheet(book: Book, parts: Iterable[Volume]) -> None:
 def matrix_sheet(book: Book, results: Results) -> None:
     """Dump against dump: the worst verdict and who is off there; the first column is each dump against the reference."""
     labels = [d.label for d in results.dumps]
-    pairs, sides = pair_summaries(results.tensors), side_summaries(results.tensors)
+    pairs, sides = pair_summaries(results.tensors), dump_summaries(results.tensors)
     data = []
     for a in labels:
         counts = sides.get(a)

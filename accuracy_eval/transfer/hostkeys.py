@@ -96,7 +96,7 @@ def check(target: Target, key: paramiko.PKey) -> None:
         raise HostKeyError(
             f"{target.label}: host key {fingerprint(key)} of {target.known_as} is unknown; it is in none of "
             f"{_names((*target.known_hosts, *target.global_known_hosts))}. Compare the fingerprint with the host's own "
-            "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub there), then connect once with ssh, or allow new hosts (accept_new)."
+            "(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub there), then connect once with ssh, or allow new hosts (--accept-new)."
         )
     expected = next((k for k in known.keys if k.get_name() == key.get_name()), known.keys[0])
     raise HostKeyError(
