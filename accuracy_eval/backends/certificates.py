@@ -1,14 +1,15 @@
 """Exact products certified on the device that made them: is D = alpha·A·Bᵀ + beta·C + bias, and if not, in which rows and columns.
 
 As `inputs.freivalds`, in torch's int64, which wraps: for random 64-bit x and w, A·(Bᵀx) = D·x row by row and (wᵀA)·Bᵀ = wᵀD column by
-column. The left sides are made once for the operands; D is read once. A wrong row or column stays unnamed with probability at most 2^-40;
-one that is named is wrong for certain. The sign of a zero is no part of it.
+column. The left sides are made once for the operands; D is read once, by one kernel where there is Triton. A wrong row or column stays
+unnamed with probability at most 2^-40; one that is named is wrong for certain. The sign of a zero is no part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from accuracy_eval.inputs.exact import NOT_AN_INTEGER
@@ -63,7 +64,12 @@ class Certificate:
 
     def check(self, d: Any) -> Checked:
         """d [m, n]: reads it once, and waits for nothing."""
-        rows, columns = self._sums(d, rows=self._w, columns=self._x, unit=self._unit)
+        if d.is_cuda and d.element_size() <= 4 and find_spec("triton"):
+            from accuracy_eval.backends import certificate_kernel
+
+            rows, columns = certificate_kernel.sums(self._torch, d, self._x, self._w, self._unit, NOT_AN_INTEGER)
+        else:
+            rows, columns = self._sums(d, rows=self._w, columns=self._x, unit=self._unit)
         return Checked(rows != self._row_sums, columns != self._column_sums)
 
     def _scale(self, factor: float) -> None:
