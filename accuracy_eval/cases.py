@@ -329,6 +329,10 @@ def filter_cases(
     for op in ops:
         get_op(op)
     _known("layout", layouts, {x for op in OPS.values() for x in op.layouts if x})
+    _known("recipe", recipes, {x for op in OPS.values() for x in op.recipes if x})
+    for shape in shapes:
+        if not _SHAPE.match(shape):
+            raise UsageError(f"shape {shape!r}: expected sizes joined by x, such as 512x128x256")
     _known("lane", lanes, LANES)
     _known("direction", directions, DIRECTIONS)
     if inputs:

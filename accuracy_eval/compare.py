@@ -588,9 +588,8 @@ def _results(
     notes = []
     if not judged:
         exit_code = 2
-        notes.append(
-            "nothing was judged: the dumps have no case in common that ran on all of them" if len(entries) > 1 else "nothing was judged"
-        )
+        why = ": the dumps have no case in common that ran on all of them" if len(entries) > 1 else ""
+        notes.append(f"nothing was judged{why if joined else ': no case of the dumps is among those asked for'}")
     suites = {(e.dump.info.get("suite", ""), e.dump.info.get("suite_digest", "")) for e in entries}
     if len(suites) > 1:
         notes.append(

@@ -109,6 +109,11 @@ def test_a_suite_of_which_nothing_runs_exits_with_2(tmp_path, capsys):
     assert "nothing was judged" in capsys.readouterr().out
 
 
+def test_filters_that_leave_no_case_are_said_to_and_exit_with_2(dumps, capsys):
+    assert run(["compare", str(dumps / "ref.h5"), "--op", "sum", "--to", "none"]) == 2
+    assert "nothing was judged: no case of the dumps is among those asked for" in " ".join(capsys.readouterr().out.split())
+
+
 def test_other_inputs_under_the_same_id_are_refused_with_both_digests(dumps, tmp_path, capsys):
     import shutil
 
@@ -145,6 +150,8 @@ def test_other_inputs_under_the_same_id_are_refused_with_both_digests(dumps, tmp
             "unknown layout 'zz'; allowed: bhsd, bshd, nn, nt, sbhd, tn, tt",
         ),
         (["dump", "smoke", "--op", "cast", "--layout", "nt", "-o", "x.h5"], "suite smoke: none of its"),
+        (["dump", "smoke", "--shape", "1x", "-o", "x.h5"], "shape '1x': expected sizes joined by x, such as 512x128x256"),
+        (["dump", "smoke", "--recipe", "fp8", "-o", "x.h5"], "unknown recipe 'fp8'; allowed: block128x128, "),
         (["compare", "nowhere.h5"], "nowhere.h5"),
         (["compare", "nowhere.h5", "--gates", "lax"], "unknown gates profile 'lax'"),
         (["dump", *GEMM, "--plugin", "nowhere.py", "-o", "x.h5"], "plugin nowhere.py: no such file"),
