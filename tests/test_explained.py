@@ -41,8 +41,8 @@ def h200(tmp_path: Path) -> Path:
 class LosesK(ModelBackend):
     """A model whose products miss one k: the fault that rounding hides best."""
 
-    def run(self, prepared, candidate, *, repeats, kernels=False):
-        outcome = super().run(prepared, candidate, repeats=repeats, kernels=kernels)
+    def run(self, prepared, candidate, **options):
+        outcome = super().run(prepared, candidate, **options)
         if prepared.case.lane != "random" or prepared.case.direction != "fwd":
             return outcome
         a, b = (np.ascontiguousarray(prepared.tensors[n].codes) for n in "ab")

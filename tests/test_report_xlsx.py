@@ -15,6 +15,7 @@ from support_results import (
     CPU,
     H200,
     MI300X,
+    fail_result,
     gemm_case,
     gemm_results,
     hostile_results,
@@ -291,6 +292,14 @@ def test_a_dump_whose_candidate_fails_is_not_shown_as_passing(tmp_path: Path) ->
     write_reports(results_of((right, mine), dumps=(H200,)), tmp_path, ("xlsx",))
     (row,) = table(tmp_path / "summary.xlsx", "Matrix")
     assert row["against the reference"] == "FAIL: 1 FAIL, 1 PASS"
+
+
+def test_the_command_for_the_worst_element_names_its_candidate(tmp_path: Path) -> None:
+    result = replace(fail_result(gemm_case()), candidate="my kernel")
+    write_reports(results_of((result,)), tmp_path, ("xlsx",))
+    commands = [r["operands"] for r in table(tmp_path / "gemm-m512.n128.k256.xlsx", "Worst elements") if r["operands"]]
+    assert commands
+    assert all("--candidate 'my kernel' --element" in c for c in commands)
 
 
 def links(path: Path, sheet: str) -> list[tuple[str, str]]:

@@ -317,6 +317,8 @@ def reproduce_element(results: Results, row: Row, index: Sequence[int]) -> str:
         return ""
     place = ",".join(map(str, index))
     words = ["accuracy-eval inspect", shlex.quote(messages.visible(file)), "--case", shlex.quote(messages.visible(row.holder.case_id))]
+    if row.result.candidate not in ("", "default"):
+        words += ["--candidate", shlex.quote(messages.visible(row.result.candidate))]
     words += ["--element", place, "--tensor", shlex.quote(messages.visible(row.result.tensor))]
     return " ".join(words)
 
