@@ -45,6 +45,24 @@ def test_pairs_turn_as_complex_numbers_and_the_gradient_turns_back():
 
 @pytest.mark.parametrize("fmt", SPEC.formats)
 @pytest.mark.parametrize("direction", SPEC.directions)
+def test_subnormal_products_may_be_rounded_to_the_subnormal_grid(fmt, direction):
+    case = make_case("rope", (("s", 24), ("h", 3), ("d", 32)), format=fmt, direction=direction, input_class="subnormal")
+    inputs = stored_inputs(SPEC, case, "ocp", operand_codes(SPEC, case, "ocp"))
+    inputs |= {n: Coded(encode(np.full(inputs[n].shape, v), fmt), fmt) for n, v in (("cos", 0.6), ("sin", 0.8))}
+    references = SPEC.reference(case, inputs, "ocp", SPEC.contract(case))
+    x, cos, sin = (decode(inputs[n].codes, fmt) for n in ("x" if direction == "fwd" else "grad_y", "cos", "sin"))
+    cos, sin = cos[:, None], sin[:, None] if direction == "fwd" else -sin[:, None]
+
+    def rounded(values):
+        return decode(encode(values, fmt), fmt)
+
+    a, b = x[..., :16], x[..., 16:]
+    found = np.concatenate([rounded(a * cos) - rounded(b * sin), rounded(b * cos) + rounded(a * sin)], 2)
+    assert judged(case, encode(found, fmt), references).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("fmt", SPEC.formats)
+@pytest.mark.parametrize("direction", SPEC.directions)
 def test_model_code_passes_and_faults_fail(fmt, direction):
     case, _, references = known(fmt, direction)
     backend = TorchBackend("cpu")

@@ -127,8 +127,9 @@ class _Head:
         energy = a.scale**2 * (self.q**2 @ self.k.T**2)
         size = np.where(self.p > 0, np.abs(self.s), 0.0)
         # relative errors of an element of P: of its exponent, and of the arithmetic around it
-        self.random = np.sqrt((WALK * a.ulp) ** 2 * d * energy + (SOFT * a.ulp * (1 + size)) ** 2 / 3)
-        self.common = a.ulp * d / (2 * STEP) * np.maximum(size, np.sqrt(energy))
+        random = np.sqrt((WALK * a.ulp) ** 2 * d * energy + (SOFT * a.ulp * (1 + size)) ** 2 / 3)
+        common = a.ulp * d / (2 * STEP) * np.maximum(size, np.sqrt(energy))
+        self.random, self.common = np.where(self.p != 0, random, 0.0), np.where(self.p != 0, common, 0.0)
 
     def _accumulated(self, length: int, energy: Values, value: Values) -> Values:
         """What adding `length` products costs: a truncating unit's bias, and a walk."""

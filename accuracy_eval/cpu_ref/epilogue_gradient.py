@@ -96,8 +96,8 @@ def gradient_panels(output: str, problem: Gemm, flow: Upstream, contract: str) -
     carried = _carried(output, plain, flow.product_error)
     for p in panels(gradient(output, plain, g), contract=contract):
         assert p.budget is not None
-        here = carried[p.first_row : p.first_row + len(p.values)]
-        yield Panel(p.first_row, p.values, np.where(np.isfinite(p.values), p.budget + here, 0.0))
+        allowed = p.budget + carried[p.first_row : p.first_row + len(p.values)]
+        yield Panel(p.first_row, p.values, np.where(np.isfinite(p.values), np.where(np.isnan(allowed), np.inf, allowed), 0.0))
 
 
 def _carried(output: str, problem: Gemm, error: Values) -> Values:

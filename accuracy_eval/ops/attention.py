@@ -17,6 +17,7 @@ from accuracy_eval.ops.spec import (
     Output,
     Panel,
     Reference,
+    bounded,
     operand_formats,
     rows_and_columns,
 )  # fmt: skip
@@ -126,7 +127,7 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
         result = found[output.name]
         rows = rows_and_columns(output.shape)
         back = unorder(case.layout) if result.values.ndim == 4 else tuple(range(result.values.ndim))
-        yield Panel(0, *(x.transpose(back).reshape(rows) for x in (result.values, result.budget)))
+        yield Panel(0, *(x.transpose(back).reshape(rows) for x in bounded(result.values, result.budget)))
 
     def panels_of(output: Output) -> Callable[[], Iterator[Panel]]:
         return lambda: panels(output)

@@ -16,6 +16,7 @@ from accuracy_eval.ops.spec import (
     Output,
     Panel,
     Reference,
+    bounded,
     operand_formats,
     rows_and_columns,
 )  # fmt: skip
@@ -60,7 +61,7 @@ def _reference(centred: bool, case: Case, inputs: Inputs, encoding: Encoding, co
 
     def panels(output: Output) -> Iterator[Panel]:
         found = forward(problem) if case.direction == "fwd" else backward(problem, values["grad_y"])[output.name]
-        yield Panel(0, *(v.reshape(rows_and_columns(output.shape)) for v in found))
+        yield Panel(0, *(v.reshape(rows_and_columns(output.shape)) for v in bounded(*found)))
 
     def panels_of(output: Output) -> Callable[[], Iterator[Panel]]:
         return lambda: panels(output)

@@ -20,6 +20,7 @@ from accuracy_eval.ops.spec import (
     Output,
     Panel,
     Reference,
+    bounded,
     operand_formats,
     rows_and_columns,
 )  # fmt: skip
@@ -53,6 +54,7 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
     return {"dx": torch.autograd.grad(turn(leaf), leaf, t["grad_y"])[0]}
 
 
+@np.errstate(over="ignore", invalid="ignore")  # Inf − Inf and 0·Inf are NaN
 def _turned(case: Case, inputs: Inputs) -> tuple[Values, Values]:
     """The result and the error of two products and their sum, each of which may be rounded to the operands' format, doubled."""
     x, cos, sin = (decode(inputs[o.name].codes, o.format) for o in _operands(case, "ocp"))
@@ -62,13 +64,13 @@ def _turned(case: Case, inputs: Inputs) -> tuple[Values, Values]:
     first, second, c, s = x[:, :, :half], x[:, :, half:], cos[:, None], sin[:, None]
     products = np.concatenate([first * c, second * c], 2), np.concatenate([-second * s, first * s], 2)
     unit = 2.0**-52 if fmt.name == "float64" else 2.0**-23
-    error = sum(ulp(p, fmt) if fmt.bits <= 16 else 2 * unit * np.abs(p) for p in products)
+    error = sum(ulp(p, fmt) if fmt.bits <= 16 else np.maximum(2 * unit * np.abs(p), fmt.smallest_subnormal) for p in products)
     total: Values = products[0] + products[1]
     return total, error + unit * np.abs(total)
 
 
 def _panels(case: Case, inputs: Inputs, output: Output) -> Iterator[Panel]:
-    yield Panel(0, *(v.reshape(rows_and_columns(output.shape)) for v in _turned(case, inputs)))
+    yield Panel(0, *(v.reshape(rows_and_columns(output.shape)) for v in bounded(*_turned(case, inputs))))
 
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.errors import UsageError, unknown
-from accuracy_eval.formats import Format, concrete, get_family, get_format
+from accuracy_eval.formats import Format, Values, concrete, get_family, get_format
 from accuracy_eval.records import Case, Coded, OptionValue
 
 if TYPE_CHECKING:
@@ -75,6 +75,11 @@ class Panel:
     values: NDArray[Any]
     budget: NDArray[np.float64] | None = None
     typical: NDArray[np.float64] | None = None
+
+
+def bounded(values: Values, budget: Values) -> tuple[Values, Values]:
+    """Both, the budget without NaN: 0 where the truth is not finite, which the class table judges; Inf where it has left float64."""
+    return values, np.where(np.isfinite(values), np.where(np.isnan(budget), np.inf, budget), 0.0)
 
 
 @dataclass(frozen=True)
