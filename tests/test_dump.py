@@ -18,7 +18,7 @@ from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import load_suite, parse_suite
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.formats import decode
 from accuracy_eval.records import Verdict
 from accuracy_eval.store import Dump, completed, merge
@@ -185,6 +185,22 @@ def test_views_change_the_layout_in_memory_and_not_the_values(tmp_path, cpu):
     assert prepared["strided"].tensors["a"].stride(0) > prepared["strided"].tensors["a"].shape[1]
     dump(whole, cpu, tmp_path / "a.h5", candidates=["default"])
     assert compare_dumps(tmp_path / "a.h5").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("op", "shape"), [("batched_gemm", "3x8x16x32"), ("attention", "1x4x2x16x16x32"), ("rope", "8x3x16"), ("rmsnorm", "8x64")]
+)
+def test_operands_of_any_number_of_dimensions_lie_in_views(tmp_path, cpu, op, shape):
+    views = parse_suite({"name": "v", "description": "v", "cases": [{"op": op, "shape": shape, "input": ["misaligned", "strided"]}]}, "v")
+    summary = dump(views, cpu, tmp_path / "a.h5", candidates=["default"])
+    assert (summary.done, summary.errors) == (2, [])
+    assert compare_dumps(tmp_path / "a.h5").exit_code == 0
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, cpu):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match=r"file/a\.h5\.parts: cannot be made: Not a directory; name a file that can be written with -o"):
+        dump(suite(), cpu, tmp_path / "file" / "a.h5")
 
 
 def test_tf32_is_not_a_mode_of_a_cpu(tmp_path, cpu):

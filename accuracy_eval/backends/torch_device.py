@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -161,14 +162,14 @@ class TorchBackend:
         if input_class not in ("misaligned", "strided") and not fill:
             return tensor
         offset = MISALIGNED_OFFSET if input_class == "misaligned" else 0
-        shape = tensor.shape if tensor.dim() == 2 else (1, tensor.numel())
+        shape = (math.prod(tensor.shape[:-1]), tensor.shape[-1]) if tensor.dim() > 1 else (1, tensor.numel())
         stride = -(-shape[1] // ROW_PADDING) * ROW_PADDING + ROW_PADDING
         buffer = self.torch.zeros(shape[0] * stride + offset + ROW_PADDING, dtype=tensor.dtype, device=self.device)
         if fill:
             buffer.fill_(float("nan") if fill == "nan" else self.torch.finfo(tensor.dtype).max)
-        view = buffer.as_strided(tuple(shape), (stride, 1), offset)
+        view = buffer.as_strided(shape, (stride, 1), offset)
         view.copy_(tensor.reshape(shape))
-        return view if tensor.dim() == 2 else view[0]
+        return view.unflatten(0, tensor.shape[:-1]) if tensor.dim() > 1 else view[0]
 
     # codes between host and device
 

@@ -20,7 +20,7 @@ from accuracy_eval.cases import Suite, case_id
 from accuracy_eval.dump.choosing import EVERY, chosen, expected_names, registered_facts
 from accuracy_eval.dump.running import Here, Job, Settings
 from accuracy_eval.dump.workers import Crew
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.messages import wrong_product
 from accuracy_eval.records import CaseRecord, to_json
 
@@ -101,7 +101,10 @@ def dump(
         raise UsageError(f"{parts} holds {len(finished)} results of an unfinished dump; go on with --resume, or remove it")
     if finished:
         _same_run(parts, info, provenance)
-    parts.mkdir(parents=True, exist_ok=True)
+    try:
+        parts.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{parts}: cannot be made: {error.strerror}; name a file that can be written with -o") from error
     lock = _only_writer(parts)
     if probe:
         card = place.probe()
