@@ -57,7 +57,8 @@ def attribute(output: Output, a: Side, b: Side, measured: Measured | None, *, re
     if same and not referenced:
         return pair(Verdict.PASS, Attribution.IDENTICAL, "same bytes; nothing says whether they are right")
     if same:
-        return pair(sides, Attribution.IDENTICAL, f"same bytes; both {sides}")
+        stand = f"both {sides}" if a.verdict is b.verdict else f"{a.label} {a.verdict}, {b.label} {b.verdict}"
+        return pair(sides, Attribution.IDENTICAL, f"same bytes; {stand}")
     assert measured is not None
     if not referenced:
         found = structural(Context(measured))

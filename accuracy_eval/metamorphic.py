@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accuracy_eval.attribution import between
 from accuracy_eval.diagnose import named
 from accuracy_eval.formats import Values, decode, encode, get_format, ulp
 from accuracy_eval.gates import Profile
 from accuracy_eval.judge import SideTensor, judge_tensor, misfit
 from accuracy_eval.ops.relations import Relation
 from accuracy_eval.ops.spec import Output, Panel, Reference
-from accuracy_eval.records import Case, Coded, Side, TensorResult, Verdict
+from accuracy_eval.records import Attribution, Case, Coded, Pair, Side, TensorResult, Verdict
 
 Budget = Callable[[Case], Values]  # case of the same base -> budgets of its result
 
@@ -50,7 +51,19 @@ def judge_relation(
     # the budgets here hold roundings besides: that one is nearly used says nothing about the contract
     sides = [replace(r.side, contract="") for r in runs]
     result = judge_tensor(case, case_name, family, candidate, replace(output, exact=exact), sides, expected, profile)
-    return replace(result, sides=tuple(_with_relation(s, relation, result) for s in result.sides))
+    judged = {s.label: _with_relation(s, relation, result) for s in result.sides}
+    pairs = tuple(_by_relation(p, judged[p.a], judged[p.b]) for p in result.pairs)
+    return replace(result, sides=tuple(judged.values()), pairs=pairs)
+
+
+def _by_relation(pair: Pair, a: Side, b: Side) -> Pair:
+    """Two dumps, each held against its own base: who breaks the relation. Their numbers are compared in the base's case."""
+    if pair.attribution is not Attribution.NOT_COMPARABLE or not (a.gates and b.gates):
+        return pair
+    if Verdict.FAIL in (a.verdict, b.verdict):
+        attribution, sentence = between(a, b, {})
+        return replace(pair, attribution=attribution, sentence=sentence)
+    return replace(pair, sentence="each dump is held against its own result of the unchanged operands, and keeps the relation")
 
 
 def _expected(case: Case, output: Output, relation: Relation, run: Run, budget_of: Budget, exact: bool) -> Reference:

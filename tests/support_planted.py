@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+from support_planted_dumps import dumped_results
 from support_results import CPU, H200, results_of
 
 from accuracy_eval.cases import case_id, make_case
-from accuracy_eval.gates import load_profile
+from accuracy_eval.gates import Profile, load_profile
 from accuracy_eval.judge import SideTensor, judge_tensor, side_of
 from accuracy_eval.ops.spec import Output, Panel, Reference
 from accuracy_eval.records import Coded, Results, TensorResult
@@ -31,7 +34,15 @@ def _fp8(p: Product, codes: np.ndarray) -> dict[str, Coded]:
     return inputs
 
 
-def judged(p: Product, actual: np.ndarray, seed: int, *, shape: tuple[int, int, int] = SHAPE, change: Plant = lambda s: s) -> TensorResult:
+def judged(
+    p: Product,
+    actual: np.ndarray,
+    seed: int,
+    *,
+    shape: tuple[int, int, int] = SHAPE,
+    change: Plant = lambda s: s,
+    profile: Profile = PROFILE,
+) -> TensorResult:
     """One faulty and one right output of a product, against the truth and each other."""
     case = make_case("gemm", tuple(zip("mnk", shape, strict=True)), layout="nt", format=_family(p.a.format), seed=seed)
     if p.fmt != p.a.format:
@@ -43,7 +54,7 @@ def judged(p: Product, actual: np.ndarray, seed: int, *, shape: tuple[int, int, 
     bad = change(side_of(LABELS[0], Coded(actual, p.fmt), contract=p.contract))
     sides = [bad, side_of(LABELS[1], Coded(right, p.fmt), contract=p.contract)]
     inputs = dict.fromkeys(LABELS, _fp8(p, actual))
-    return judge_tensor(case, case_id(case), "gemm", "default", output, sides, dict.fromkeys(LABELS, reference), PROFILE, inputs=inputs)
+    return judge_tensor(case, case_id(case), "gemm", "default", output, sides, dict.fromkeys(LABELS, reference), profile, inputs=inputs)
 
 
 def _family(fmt: str) -> str:
@@ -61,23 +72,46 @@ def _planted() -> Iterator[tuple[Product, Fault]]:
     yield narrow, faults.truncated(narrow, 0)
 
 
-def fault_codes() -> list[str]:
-    """The cause each tensor of `planted_results` carries, in order."""
-    return [*(fault.code for _, fault in _planted()), "never-written", "nondeterministic", "shape-mismatch", "format-mismatch"]
+# codes no comparison of dumps can show
+NOT_IN_REPORTS = {
+    "inputs-differ": "inputs that differ are a verdict of their own, INPUTS_DIFFER, and nothing is judged",
+    "empty": "nothing is measured of an empty output: INCONCLUSIVE says so",
+    "gate-cannot-fail": "said of a caller's own rtol and atol, by check",
+}
 
 
-def planted_results() -> Results:
-    """A comparison in which h200 is wrong in one way per case and cpu is right."""
-    tensors = []
+@dataclass(frozen=True)
+class PlantedResults:
+    """A comparison in which h200 is wrong in one way per case and cpu is right; the cause that (case id, output) must show."""
+
+    results: Results
+    codes: Mapping[tuple[str, str], str]
+
+    def __iter__(self) -> Iterator[tuple[str, TensorResult]]:
+        by_key = {(t.case_id, t.tensor): t for t in self.results.tensors}
+        return ((code, by_key[key]) for key, code in self.codes.items())
+
+
+def _from_arrays() -> Iterator[tuple[str, TensorResult]]:
     for seed, (p, fault) in enumerate(_planted()):
-        shape = (*p.truth.shape, p.k)
-        tensors.append(judged(p, fault.actual, seed, shape=shape))
+        yield fault.code, judged(p, fault.actual, seed, shape=(*p.truth.shape, p.k))
     p = product(SHAPE, "float32")
     right = faults.codes(p, p.healthy)
-    tensors.append(judged(p, right, 90, change=lambda s: replace(s, never_written=640)))
+    yield "never-written", judged(p, right, 90, change=lambda s: replace(s, never_written=640))
     other = right.copy()
     other[3, 5] ^= 1
-    tensors.append(judged(p, right, 91, change=lambda s: replace(s, variants=(s.variants[0], lambda a, b: other[a:b]), repeats=3)))
-    tensors.append(judged(p, right[:, :-1], 92))
-    tensors.append(judged(p, right, 93, change=lambda s: replace(s, format="int32")))
-    return results_of(tuple(tensors), dumps=(H200, CPU))
+    twice: Plant = lambda s: replace(s, variants=(s.variants[0], lambda a, b: other[a:b]), repeats=3)  # noqa: E731
+    yield "nondeterministic", judged(p, right, 91, change=twice)
+    yield "shape-mismatch", judged(p, right[:, :-1], 92)
+    yield "format-mismatch", judged(p, right, 93, change=lambda s: replace(s, format="int32"))
+    yield "rounding-only", judged(p, faults.codes(p, faults.float32_chain(p)), 94, profile=load_profile("exact"))
+
+
+def planted_results() -> PlantedResults:
+    """Faults in arrays, and faults in dumps."""
+    arrays = list(_from_arrays())
+    codes = {(t.case_id, t.tensor): code for code, t in arrays}
+    with TemporaryDirectory() as folder:
+        found, more = dumped_results(Path(folder), LABELS)
+    tensors = (*(t for _, t in arrays), *found.tensors)
+    return PlantedResults(results_of(tensors, found.not_compared, dumps=(H200, CPU)), codes | more)

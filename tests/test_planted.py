@@ -3,70 +3,117 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
+from typing import Any
 
 import openpyxl
 import pytest
-from support_planted import fault_codes, planted_results
+from support_planted import NOT_IN_REPORTS, PlantedResults, planted_results
 
-from accuracy_eval.records import Attribution, Results, Verdict
+from accuracy_eval.diagnose.codes import CODES
+from accuracy_eval.records import Attribution, Verdict
 from accuracy_eval.report import console_table, load_results, write_reports
 
-CODES = fault_codes()
+VERDICTS = {"nondeterministic": Verdict.WARN, "explained-by-datapath": Verdict.PASS}
+ATTRIBUTIONS = {
+    "shape-mismatch": Attribution.NOT_COMPARABLE,
+    "format-mismatch": Attribution.NOT_COMPARABLE,
+    "nondeterministic": Attribution.EQUIVALENT,
+    "explained-by-datapath": Attribution.EQUIVALENT,
+    "operand-changed": Attribution.IDENTICAL,
+    "accumulator-overflow": Attribution.OFF_CONTRACT,
+}
+NO_ELEMENT = ("shape-mismatch", "format-mismatch")  # nothing was measured
 
 
 @pytest.fixture(scope="module")
-def results() -> Results:
+def planted() -> PlantedResults:
     return planted_results()
 
 
 @pytest.fixture(scope="module")
-def folder(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(planted: PlantedResults, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("planted")
-    write_reports(results, path, ("xlsx", "html", "json", "csv", "md", "junit"))
+    write_reports(planted.results, path, ("xlsx", "html", "json", "csv", "md", "junit"))
     return path
 
 
-def test_every_fault_is_named_and_the_healthy_side_is_not(results: Results) -> None:
-    for code, t in zip(CODES, results.tensors, strict=True):
+def table(book: Path, sheet: str) -> list[dict[str, Any]]:
+    rows = openpyxl.load_workbook(book)[sheet].iter_rows(min_row=2, values_only=True)
+    heads = next(rows)
+    return [dict(zip(heads, row, strict=True)) for row in rows]
+
+
+def test_every_code_is_planted_or_cannot_be_in_a_report(planted: PlantedResults) -> None:
+    assert set(planted.codes.values()) == CODES.keys() - NOT_IN_REPORTS.keys()
+    assert not planted.results.not_compared
+
+
+def test_every_fault_is_named_and_the_healthy_side_is_not(planted: PlantedResults) -> None:
+    for code, t in planted:
         bad, good = t.sides
         assert code in [d.code for d in bad.diagnoses]
-        assert (good.verdict, good.diagnoses) == (Verdict.PASS, ())
-        wanted = Verdict.WARN if code == "nondeterministic" else Verdict.FAIL
-        assert bad.verdict is wanted
+        assert good.verdict is Verdict.PASS
+        assert {d.code for d in good.diagnoses} <= {"explained-by-datapath"}
+        assert bad.verdict is VERDICTS.get(code, Verdict.FAIL)
 
 
-def test_who_is_off_is_said_of_every_fault_that_can_be_compared(results: Results) -> None:
-    said = {code: t.pairs[0].attribution for code, t in zip(CODES, results.tensors, strict=True)}
-    special = dict.fromkeys(("shape-mismatch", "format-mismatch"), Attribution.NOT_COMPARABLE)
-    special["nondeterministic"] = Attribution.EQUIVALENT
-    assert said == {code: special.get(code, Attribution.A_OFF) for code in CODES}
+def test_who_is_off_is_said_of_every_fault_that_can_be_compared(planted: PlantedResults) -> None:
+    said = [(code, t.pairs[0].attribution) for code, t in planted]
+    assert said == [(code, ATTRIBUTIONS.get(code, Attribution.A_OFF)) for code, _ in said]
 
 
-def test_the_workbook_alone_answers_what_fails_who_by_how_much_where_and_what_next(results: Results, folder: Path) -> None:
-    rows = list(openpyxl.load_workbook(folder / "summary.xlsx")["Findings"].iter_rows(min_row=2, values_only=True))
-    found = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
-    assert len(found) == len(CODES)
-    for t, code in zip(results.tensors, CODES, strict=True):
-        (row,) = [r for r in found if r["case"] == t.case_id]
-        assert code in row["cause"]
-        assert row["who is off"]
-        assert row["how much, against which limit"]
+def test_a_pair_of_equal_bytes_says_which_side_fails_for_another_reason(planted: PlantedResults) -> None:
+    (pair,) = [t.pairs[0] for code, t in planted if code == "operand-changed"]
+    assert pair.sentence == "same bytes; h200 FAIL, cpu PASS"
+
+
+def test_the_workbook_alone_answers_what_fails_who_by_how_much_where_and_what_next(planted: PlantedResults, folder: Path) -> None:
+    found = {(row["case"], row["tensor"]): row for row in table(folder / "summary.xlsx", "Findings")}
+    assert len(found) == sum(t.verdict in (Verdict.FAIL, Verdict.WARN) for t in planted.results.tensors)
+    worst = {book: table(folder / book, "Worst elements") for book in {row["workbook"] for row in found.values()}}
+    for code, t in planted:
+        if t.verdict is Verdict.PASS:
+            continue
+        row = found[t.case_id, t.tensor]
+        assert f"{code}: " in row["cause"]
+        assert row["who is off"].startswith("not comparable" if code in NO_ELEMENT else "h200")
+        assert row["limit from"] or code in NO_ELEMENT
         assert t.case_id in row["run next"]
-        assert (folder / row["workbook"]).exists()
+        place = row["how much, against which limit"] + row["cause"]
+        assert code in NO_ELEMENT or "[" in place or " at " in place or any(w["index"] for w in worst[row["workbook"]])
 
 
-def test_every_form_names_every_cause(results: Results, folder: Path) -> None:
+def test_counts_are_whole_numbers(folder: Path) -> None:
+    said = [row["how much, against which limit"] for row in table(folder / "summary.xlsx", "Findings")]
+    assert "mismatch_count 65536, must be 0 (contract exact; gate exact-output)" in said
+
+
+def test_the_page_shows_no_part_of_a_limit_that_a_failure_does_not_break(planted: PlantedResults) -> None:
+    from accuracy_eval.report.html import _lines
+
+    shares = {(line.item.case_id, line.tensor): (line.share, line.share_text) for line in _lines(planted.results, {})}
+    by_code = {code: shares[key] for key, code in planted.codes.items()}
+    assert by_code["never-written"] == by_code["shape-mismatch"] == (None, "")
+    assert by_code["nan-in-expected"] == (math.inf, "Inf ×")
+    assert by_code["overflow-policy"] == (math.inf, "65536, not 0")
+    assert by_code["tf32-like"][0] == pytest.approx(308, rel=0.01)
+
+
+def test_every_form_names_every_cause(planted: PlantedResults, folder: Path) -> None:
     with (folder / "results.csv").open(encoding="utf-8", newline="") as stream:
         in_csv = {cause for row in csv.DictReader(stream) for cause in row["causes"].split(", ")}
     page, text, junit = ((folder / name).read_text() for name in ("report.html", "summary.md", "junit.xml"))
-    console = console_table(results, limit=100)
-    for code in CODES:
+    console = console_table(planted.results, limit=100)
+    for code, t in planted:
         assert code in in_csv
         assert code in page
+        if t.verdict is Verdict.PASS:
+            continue
         assert code in text
         assert code in junit or code == "nondeterministic"
-        assert f"cause {code}" in console
+        assert f"cause {t.sides[0].diagnoses[0].code}" in console
 
 
 def test_the_sample_report_can_be_read_and_its_dumps_pass() -> None:

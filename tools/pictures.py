@@ -52,7 +52,7 @@ def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
         planted = Path(scratch) / "planted"
-        write_reports(planted_results(), planted, ("xlsx", "html"))
+        write_reports(planted_results().results, planted, ("xlsx", "html"))
         example = Path(scratch) / "example"
         write_reports(load_results(ROOT / "reports" / "example"), example, ("xlsx", "html"))
         page = browser.new_page(viewport=WIDE)  # type: ignore[arg-type]

@@ -188,7 +188,7 @@ CODES: dict[str, Code] = {
         Code("truncation-bias", "cause", "errors pull toward zero: {what}", "results are truncated, not rounded",
              "check the rounding mode of the cast or the width of the accumulator", ("bias_sigma",), values.truncation_bias,
              (*_OUT, "transposed", "gain", "fp8-encoding", *_PRODUCT, *_PLACES)),
-        Code("negative-zero", "note", "{count} of {total} elements are zeros of the other sign, nothing else differs",
+        Code("negative-zero", "note", "{count} of {total} elements are zeros of the other sign, nothing else differs{where}",
              "zeros differ in sign alone", "harmless unless divided by", ("count",), facts.negative_zero, _OUT),
         Code("rounding-only", "note", "{count} of {total} elements differ from the rounded truth, every one {why}",
              "differences are rounding", "nothing", ("count",), facts.rounding_only),

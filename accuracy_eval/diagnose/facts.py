@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 
+import numpy as np
+
 from accuracy_eval.diagnose.context import Finding, Look
 from accuracy_eval.messages import number
 
@@ -63,7 +65,18 @@ def negative_zero(look: Look) -> Finding | None:
     count = look.metrics.get("zero_sign_mismatch") or 0
     if look.within_budget:  # an underflow of either sign, within budget
         return None
-    return Finding({"count": count}, {"total": str(look.count)}) if count and count == look.metrics["mismatch_count"] else None
+    if not count or count != look.metrics["mismatch_count"]:
+        return None
+    return Finding({"count": count}, {"total": str(look.count), "where": _first_other_zero(look)})
+
+
+def _first_other_zero(look: Look) -> str:
+    """Where the first zero of the other sign is, as the end of a sentence; "" for tensors that are not looked at whole."""
+    if look.whole is None:
+        return ""
+    a, e = look.whole
+    at = int(np.argmax((a == 0) & (look.rounded(e) == 0) & (np.signbit(a) != np.signbit(e))))
+    return f"; the first is at {look.index(at)}"
 
 
 def rounding_only(look: Look) -> Finding | None:

@@ -12,7 +12,7 @@ from accuracy_eval.cpu_ref.special_functions import FUNCTIONS
 from accuracy_eval.diagnose.context import Finding, Limits, Look
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import FAMILIES, Values, decode, get_format, is_nan
-from accuracy_eval.messages import number
+from accuracy_eval.messages import number, numbers_apart
 
 ENCODED = ("fp8_e4m3", "fp8_e5m2")  # families with two encodings
 EXPLAINED = 0.03  # of the error's energy may remain once a gain is taken out: a lost part of K leaves more than half
@@ -222,7 +222,9 @@ def range_violation(look: Look) -> Finding | None:
         values = look.actual(first, min(first + step, look.rows))
         out = np.flatnonzero((values < bounds[0]) | ((values > bounds[1]) & np.isfinite(values)))
         if out.size:
-            words = {"value": number(values.flat[out[0]]), "op": look.context.op, "low": number(bounds[0]), "high": number(bounds[1])}
+            value = float(values.flat[out[0]])
+            shown, _ = numbers_apart(value, bounds[0] if value < bounds[0] else bounds[1])
+            words = {"value": shown, "op": look.context.op, "low": number(bounds[0]), "high": number(bounds[1])}
             return Finding({"index": look.index(first * look.cols + int(out[0]))}, words)
     return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from markupsafe import Markup
 from accuracy_eval import messages
 from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.ops.spec import rows_and_columns
-from accuracy_eval.records import NotCompared, Results, Side, TensorResult, Verdict, to_json
+from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict, to_json
 from accuracy_eval.report import findings as first
 from accuracy_eval.report.platforms import numerics_facts, platform_facts
 from accuracy_eval.report.rows import Row, metric_names, reproduce_element, shape_text, share_of_limit, tensor_rows
@@ -33,13 +34,18 @@ QUIET_WORST = 3  # elements shown of what passed
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table: a tensor, or a case not compared. `share` is the part of its limit that the nearest or worst gate uses."""
+    """One row of the table: a tensor, or a case not compared.
+
+    share       the part of its limit that the nearest or worst gate uses; Inf where a broken limit has no parts
+    share_text  the same in words, or the value
+    """
 
     item: TensorResult | NotCompared
     rows: tuple[Row, ...]
     who: str
     cause: str
     share: float | None
+    share_text: str
     workbook: str
 
     @property
@@ -58,10 +64,9 @@ class Line:
         return dict(zip(("op", "format", "lane", "shape"), map(messages.visible, values), strict=True))
 
     @property
-    def share_text(self) -> str:
-        if self.share is None:
-            return ""
-        return f"{100 * self.share:.3g} %" if self.share <= 1 else f"{messages.number(self.share, 3)} ×"
+    def share_key(self) -> str:
+        """What the table sorts by, as JavaScript reads it."""
+        return "" if self.share is None else "Infinity" if math.isinf(self.share) else repr(self.share)
 
 
 def write(results: Results, folder: Path) -> list[Path]:
@@ -94,6 +99,7 @@ def write(results: Results, folder: Path) -> list[Path]:
         details=_packed(json.dumps(_detail(results, line), separators=(",", ":"), allow_nan=False) for line in lines),
         points=_json({"labels": labels, "points": list(_points(results, lines))}),
         visible=messages.visible,
+        breakable=_breakable,
     )
     path.write_text(page, "utf-8", errors="backslashreplace", newline="\n")
     return [path]
@@ -119,12 +125,34 @@ def _lines(results: Results, files: Mapping[int, str]) -> Iterator[Line]:
     for item in sorted(items, key=lambda i: -i.verdict.severity):
         file = files.get(id(item), "")
         if isinstance(item, NotCompared):
-            yield Line(item, (Row(item),), "", messages.visible(item.reason), None, file)
+            yield Line(item, (Row(item),), "", messages.visible(item.reason), None, "", file)
             continue
         rows = tuple(tensor_rows(item))
-        shares = [s for row in rows if (s := share_of_limit(row.gate)) is not None]
-        causes = dict.fromkeys(d.code for row in rows for d in row.diagnoses)
-        yield Line(item, rows, first.who(item), ", ".join(map(messages.visible, causes)), max(shares, default=None), file)
+        told = [row for row in rows if row.verdict is item.verdict]  # what is right beside a failure says nothing about it
+        causes = dict.fromkeys(d.code for row in told for d in row.diagnoses)
+        yield Line(item, rows, first.who(item), ", ".join(map(messages.visible, causes)), *_share(item.verdict, told), file)
+
+
+def _share(verdict: Verdict, rows: Sequence[Row]) -> tuple[float | None, str]:
+    """The largest part of a limit that these rows use, and its text; of a failure only limits that were broken speak."""
+    gates = [row.gate for row in rows if row.gate is not None and (verdict is not Verdict.FAIL or row.gate.passed is False)]
+    shares = [(share, _share_words(share)) for g in gates if (share := share_of_limit(g)) is not None]
+    beyond = [(math.inf, _value_words(g)) for g in gates if g.passed is False and share_of_limit(g) is None]
+    return max([*beyond, *shares], default=(None, ""), key=lambda s: s[0] or 0.0)
+
+
+def _share_words(share: float) -> str:
+    return f"{100 * share:.3g} %" if share <= 1 else f"{messages.number(share, 3)} ×"
+
+
+def _value_words(gate: GateResult) -> str:
+    if gate.comparison == "==" and gate.value is not None:
+        return f"{messages.exact(gate.value)}, not {messages.exact(gate.limit)}"
+    return messages.number(gate.value, 3) + (" ×" if gate.metric == "budget_max" else "")
+
+
+def _gate_value(gate: GateResult) -> str:
+    return messages.exact(gate.value) if gate.comparison == "==" and gate.value is not None else messages.number(gate.value)
 
 
 def _detail(results: Results, line: Line) -> dict[str, Any]:
@@ -136,7 +164,7 @@ def _detail(results: Results, line: Line) -> dict[str, Any]:
     names = [n for n in metric_names(rows) if any(row.flat.get(n) is not None for row in rows)]
     gates = [
         [
-            _subject(row), messages.visible(g.gate), messages.visible(g.metric), messages.number(g.value), g.comparison,
+            _subject(row), messages.visible(g.gate), messages.visible(g.metric), _gate_value(g), g.comparison,
             messages.number(g.limit), {True: "kept", False: "broken"}.get(g.passed, "not applied"),  # type: ignore[arg-type]
             messages.visible(g.source if g.passed is not None else g.note),
         ]
@@ -238,6 +266,11 @@ def _matrix(results: Results) -> list[tuple[str, list[tuple[Verdict | None, str]
             cells.append((None, "—") if a == b else (s.verdict if s else None, text))
         rows.append((a, cells))
     return rows
+
+
+def _breakable(text: str) -> Markup:
+    """Text that breaks after its dots, where it must, and not within a word."""
+    return Markup(".<wbr>").join(messages.visible(text).split("."))
 
 
 def _json(value: Any) -> Markup:

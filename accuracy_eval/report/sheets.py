@@ -178,7 +178,7 @@ def worst_sheet(book: Book, results: Results, part: Volume) -> None:
         TableColumn("expected value", real),
         TableColumn("reference value", real),
         TableColumn("error", Style("0.00E+00")),
-        TableColumn("error / ulp", Style("[<100]0.00;#,##0")),
+        TableColumn("error / ulp", Style("0.00")),
         TableColumn("budget", Style("0.00E+00")),
         TableColumn("operands", CODE, 50),
     ]
@@ -199,13 +199,18 @@ def worst_sheet(book: Book, results: Results, part: Volume) -> None:
                     e.expected,
                     reference,
                     e.error,
-                    e.ulp,
+                    Cell(e.ulp, _ulp_style(e.ulp)),
                     e.budget,
                     reproduce_element(results, row, e.index) if rank == 1 and row.verdict is not Verdict.PASS else None,
                 ]
             )
     note = f"{part.title}: the largest errors of every finding, the largest one of what passed; all recorded ones are in results.json."
     book.table("Worst elements", columns, data, note=note, freeze=3)
+
+
+def _ulp_style(ulp: float | None) -> Style:
+    size = abs(ulp or 0.0)
+    return Style("0.00" if size < 100 else "#,##0" if size < 1e9 else "0.00E+00")
 
 
 def platform_sheet(book: Book, results: Results, part: Volume) -> None:

@@ -75,7 +75,7 @@
     });
     svg.append(s("text", { x: left, y: top + height + 31, class: "quiet" }, "|error| in ulp, up to"));
     const last = bins[bins.length - 1];
-    return figure(svg, `ulp histogram, ${sketch.title}: ${total} elements, largest bin edge ${short(last[0])} ulp (${last[1]} there)`);
+    return figure(svg, `ulp histogram, ${sketch.title}: ${total} element${total === 1 ? "" : "s"}, largest bin edge ${short(last[0])} ulp (${last[1]} there)`);
   };
 
   // from little to much error: light to dark red, readable on both grounds
@@ -86,11 +86,15 @@
     const low = Math.min(...logs), high = Math.max(...logs);
     const w = Math.max(6, Math.min(26, Math.floor(330 / columns))), t = Math.max(6, Math.min(26, Math.floor(330 / rows)));
     const left = 44, top = 18, width = Math.max(300, left + columns * w + 10), foot = top + rows * t;
-    const svg = frame(width, foot + 58, `Error map, ${sketch.title}`);
+    const open = cells.flat().some((v) => !Number.isFinite(v));
+    const svg = frame(width, foot + (open ? 58 : 40), `Error map, ${sketch.title}`);
     const [height, breadth] = sketch.shape, [tall, wide] = sketch.cell;
     const place = (i, j) => {
-      const span = (n, size, end) => (size === 1 ? String(n) : `${n * size}–${Math.min((n + 1) * size, end) - 1}`);
-      return height === 1 ? `elements ${span(j, wide, breadth)}` : `rows ${span(i, tall, height)}, columns ${span(j, wide, breadth)}`;
+      const span = (what, n, size, end) => {
+        const last = Math.min((n + 1) * size, end) - 1;
+        return last === n * size ? `${what} ${last}` : `${what}s ${n * size}–${last}`;
+      };
+      return height === 1 ? span("element", j, wide, breadth) : `${span("row", i, tall, height)}, ${span("column", j, wide, breadth)}`;
     };
     let worst = [0, 0, -1];
     cells.forEach((row, i) => row.forEach((value, j) => {
@@ -110,7 +114,7 @@
       svg.append(s("text", { x: left, y: foot + 34, class: "quiet" }, short(10 ** low)));
       if (!single) svg.append(s("text", { x: left + RAMP.length * 16, y: foot + 34, "text-anchor": "end", class: "quiet" }, short(10 ** high)));
     }
-    if (cells.flat().some((v) => !Number.isFinite(v))) {
+    if (open) {
       svg.append(s("rect", { class: "infinite", x: left + 0.5, y: foot + 42, width: 12, height: 9 }));
       svg.append(s("text", { x: left + 20, y: foot + 51, class: "quiet" }, "not finite, or 0 was expected"));
     }
@@ -335,6 +339,7 @@
 
   // ---- charts over all results; drawn when they come into view ----
 
+  const CEILING = 1e6; // shares beyond are drawn at it, so that one Inf does not flatten the rest
   const overview = () => {
     const node = $("overview");
     const positive = data.points.filter((p) => p[3] > 0);
@@ -344,12 +349,14 @@
     if (!positive.length) { node.append(h("p", { class: "quiet" }, "No result has an error above 0 against a limit.")); return; }
     const most = 4000, step = Math.ceil(positive.length / most);
     const some = positive.filter((p, i) => i % step === 0 || p[3] > 0.7);
+    const shown = (p) => Math.min(p[3], CEILING);
+    const beyond = some.some((p) => p[3] > CEILING) ? ` What is beyond ${short(CEILING)} × its limit is drawn there.` : "";
     const said = some.length < positive.length ? ` ${some.length} of ${positive.length} points are drawn, all near or beyond the limit among them.` : "";
-    node.append(h("figure", {}, [strips(some.map((p) => [p[5], p[3], p[1], p[0], note(p)]), data.labels), h("figcaption", {}, ["largest error of each tensor as a share of its limit; a click opens the case. ", legend(data.labels), said])]));
+    node.append(h("figure", {}, [strips(some.map((p) => [p[5], shown(p), p[1], p[0], note(p)]), data.labels), h("figcaption", {}, ["largest error of each tensor as a share of its limit; a click opens the case. ", legend(data.labels), said, beyond])]));
     const withK = some.filter((p) => p[2] > 0 && number(p[4]) > 0 && Number.isFinite(number(p[4])));
     if (new Set(withK.map((p) => p[2])).size > 1) {
       node.append(h("figure", {}, [scatter(withK.map((p) => [p[2], number(p[4]), p[1], p[0], note(p)]), data.labels, { label: "Relative error against k" }), h("figcaption", {}, ["relative error (norm) against the number of products per element. ", legend(data.labels)])]));
-      node.append(h("figure", {}, [scatter(withK.map((p) => [p[2], p[3], p[1], p[0], note(p)]), data.labels, { limit: true, label: "Share of the limit against k" }), h("figcaption", {}, ["largest error as a share of its limit, against k; dashed: limit. ", legend(data.labels)])]));
+      node.append(h("figure", {}, [scatter(withK.map((p) => [p[2], shown(p), p[1], p[0], note(p)]), data.labels, { limit: true, label: "Share of the limit against k" }), h("figcaption", {}, ["largest error as a share of its limit, against k; dashed: limit. ", legend(data.labels), beyond])]));
     }
   };
   const watcher = new IntersectionObserver((entries) => {
