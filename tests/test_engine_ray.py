@@ -150,6 +150,14 @@ def test_a_kernel_that_kills_its_actor_costs_its_case_alone(nodes: Any, tmp_path
     assert [r.tensors for r in there.records if r.candidate == "default"] == [r.tensors for r in Dump.open(tmp_path / "here.h5").records]
 
 
+def test_an_address_where_nobody_listens_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(EngineError, match=r"no Ray cluster at 127\.0\.0\.1:1: .*refused; start one with ray start --head"):
+        Cluster("127.0.0.1:1").__enter__()
+
+
 def test_options_of_a_cluster_are_refused_without_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dump", "smoke", "-o", str(tmp_path / "a.h5"), "--address", "auto", "--on", "amd"]) == 2
     assert "--address and --on belong to --engine ray" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from accuracy_eval.engine.work import Broken, Event, Finished, Seat, Start
 from accuracy_eval.errors import EngineError, MissingDependency, UsageError
 
 START_S = 300.0  # until an actor must have said hello: a cluster may have to start a node for it
+CONNECT_S = 10.0  # until a cluster's address must have answered
 DRAIN_S = 10.0  # for answers that were on their way when an actor ended
 CLOSE_S = 60.0  # until actors that have nothing left to do must have closed their workers
 # read by Ray's processes at their start: no usage statistics, and a worker that asks for no GPU keeps the variables it has
@@ -78,8 +79,9 @@ class Cluster:
     def __enter__(self) -> Cluster:
         if not self._ray.is_initialized():
             try:
+                _knock(self._address)
                 self._ray.init(address=self._address, include_dashboard=False, log_to_driver=False, logging_level="warning")
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except (OSError, ValueError, RuntimeError) as error:
                 where = self._address or "this host"
                 raise EngineError(f"no Ray cluster at {where}: {error}; start one with ray start --head") from error
             self._connected = True
@@ -127,6 +129,13 @@ class Cluster:
     def _cores_a_gpu(self) -> int:
         """Cores a worker's own kernels may use, on the node that has fewest."""
         return max(1, int(min((n.get("CPU", 1) / n["GPU"] for n in self._nodes() if n.get("GPU")), default=1)))
+
+
+def _knock(address: str | None) -> None:
+    """OSError when nobody listens at HOST:PORT: Ray itself would try for a minute."""
+    host, colon, port = (address or "").rpartition(":")
+    if colon and "://" not in host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
 
 
 class RayPool:
