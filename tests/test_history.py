@@ -195,3 +195,11 @@ def test_compare_says_what_changed_since_a_baseline(tmp_path: Path, capsys: pyte
 
 def test_every_kind_of_change_is_explained() -> None:
     assert all(KINDS.values())
+
+
+def test_the_same_results_give_the_same_bytes_wherever_they_are_written(nightly: Path, tmp_path: Path) -> None:
+    made = []
+    for folder in ("one", "another"):
+        dated = dated_results(nightly)
+        made.append([path.read_bytes() for path in write_history(dated, "rel_fro", series(dated, "rel_fro"), tmp_path / folder)])
+    assert made[0] == made[1]

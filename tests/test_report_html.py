@@ -24,8 +24,8 @@ from support_results import (
     special_result,
 )
 
-from accuracy_eval.records import Results
-from accuracy_eval.report import write_reports
+from accuracy_eval.records import Results, Verdict
+from accuracy_eval.report import html, write_reports
 
 FAILING = "gemm.m512.n128.k256.nt.bfloat16.normal.s42"
 
@@ -285,3 +285,13 @@ def test_a_page_of_5000_cases_opens_sorts_and_filters(opened: Opened) -> None:
 def test_no_results_are_a_page_too(opened: Opened) -> None:
     page = opened(results_of(()))
     assert page.locator(".sentence").inner_text() == "Nothing was judged."
+
+
+def test_what_does_not_fit_the_page_is_counted_on_it_and_the_worst_are_kept(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MAX_LINES", 10)
+    results = many_results(500)
+    page = opened(results)
+    expect(page.locator("#results")).to_contain_text("490 results are not on this page, which holds the 10 worst")
+    failing = [t.case_id for t in results.tensors if t.verdict is Verdict.FAIL]
+    assert rows(page) == failing[:10]
+    expect(page.locator(".counts")).to_contain_text("490")

@@ -7,6 +7,7 @@ tensor, all of them compressed (a tenth of the size) and unpacked when the first
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 import zlib
@@ -29,6 +30,7 @@ from accuracy_eval.report.xlsx import SUMMARY, volumes
 
 NAME = "report.html"
 MAX_FINDINGS = 40  # written out at the top; all are in the table
+MAX_LINES = 20_000  # of the table, the worst first: beyond, a browser takes too long; the page says how many are left out
 QUIET_WORST = 3  # elements shown of what passed
 
 
@@ -74,7 +76,7 @@ def write(results: Results, folder: Path) -> list[Path]:
     path = folder / NAME
     parts = [p for p in volumes(results) if _beside(folder, p.file)]
     files = {id(item): p.file for p in parts for item in (*p.tensors, *p.skipped)}
-    lines = list(_lines(results, files))
+    lines = list(itertools.islice(_lines(results, files), MAX_LINES))
     found = first.findings(results)
     labels = [d.label for d in results.dumps]
     places = {id(line.item): i for i, line in enumerate(lines)}
@@ -87,6 +89,7 @@ def write(results: Results, folder: Path) -> list[Path]:
         found=[(f, places.get(id(f.row.result or f.row.subject))) for f in found[:MAX_FINDINGS]],
         found_count=len(found),
         lines=lines,
+        left_out=len(results.tensors) + len(results.not_compared) - len(lines),
         choices={name: sorted({line.facts[name] for line in lines} - {""}) for name in ("op", "format", "lane", "shape")},
         verdicts=[v for v in first.ORDER if any(line.verdict is v for line in lines)],
         severity={v: v.severity for v in Verdict},
