@@ -110,7 +110,8 @@ def share_of_bounds(problem: Gemm, contract: str, row: int, column: int, error: 
     Both vacuous for long contractions (a TF32 product stays inside float32's γ_K from K of about 2048): reported, never gated.
     """
     accumulators = parse_contract(contract).accumulators
-    size = float(np.abs(problem.a_rows([row])[0]) @ np.abs(problem.b_columns([column])[:, 0])) * abs(problem.scalars[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = float(np.abs(problem.a_rows([row])[0]) @ np.abs(problem.b_columns([column])[:, 0])) * abs(problem.scalars[0])
     if not accumulators or not 0 < size < math.inf:
         return {}
     unit = max(2.0**-a.bits * (1.0 if a.rounding == "RZ" else 0.5) for a in accumulators)

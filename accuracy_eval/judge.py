@@ -42,7 +42,7 @@ KEPT_ELEMENTS = 1 << 22  # of a reference kept whole, so that a diagnosis may lo
 # metrics whose limit depends on what the contract allows
 BY_CONTRACT = frozenset({"budget_max", "excess_db", "excess_row_db", *GATED})
 # input classes that ask for NaN and Inf: a reference of nothing else is what they declare
-MAY_BE_NONFINITE = frozenset({"specials", "codes", "huge", "negative-zero"})
+MAY_BE_NONFINITE = frozenset({"specials", "codes", "wide", "huge", "negative-zero"})
 NOTHING_FINITE = "no expected element is finite: NaN and Inf are where they should be, and there is nothing to measure"
 NEAR_BUDGET = 0.7  # of a contract's budget: healthy units stay below (docs/budgets.md); above it a side warns
 

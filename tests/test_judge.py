@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from accuracy_eval.cases import case_id, make_case
-from accuracy_eval.formats import encode
+from accuracy_eval.formats import encode, get_format
 from accuracy_eval.gates import load_profile
 from accuracy_eval.judge import SideTensor, judge_tensor, side_of
+from accuracy_eval.ops.operands import operand_codes, stored_inputs
+from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Output, Panel, Reference
 from accuracy_eval.records import Coded, Verdict
 
@@ -82,3 +84,20 @@ def test_shape_and_format_family_are_checked_first():
     )
     assert [s.diagnoses[0].code for s in result.sides] == ["shape-mismatch", "format-mismatch"]
     assert result.verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("fmt", ["float64", "float32"])
+@pytest.mark.parametrize("input_class", ["huge", "wide", "codes", "specials"])
+def test_zeros_for_products_of_any_range_fail_without_an_overflow_of_the_judges_own(fmt, input_class):
+    case, spec = make_case("gemm", (("m", 40), ("n", 36), ("k", 70)), format=fmt, input_class=input_class), get_op("gemm")
+    inputs = stored_inputs(spec, case, "ocp", operand_codes(spec, case, "ocp"))
+    (output,) = spec.outputs(case, "ocp")
+    reference = spec.reference(case, inputs, "ocp", spec.contract(case))["d"]
+    zeros = Coded(np.zeros(output.shape, get_format(output.format).storage), output.format)
+    truth = np.concatenate([p.values for p in reference.panels()])
+    for codes, passes in ((zeros, False), (Coded(encode(truth, output.format), output.format), True)):
+        result = judge_tensor(
+            case, case_id(case), "gemm", "", output, [side_of("x", codes, contract=reference.contract)], {"x": reference},
+            load_profile("default"), inputs={"x": inputs},
+        )  # fmt: skip
+        assert (result.verdict in (Verdict.PASS, Verdict.WARN)) is passes

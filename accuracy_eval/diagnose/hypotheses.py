@@ -211,9 +211,9 @@ def lost_k(s: Sample) -> tuple[int, Values] | None:
 
 def _rich(s: Sample) -> bool:
     """Whether the data can tell a missing product from a factor: error and truth are not proportional."""
-    product = s.t - s.base
-    size = float(np.sum(product**2)) * s.energy
-    return size > 0 and min(s.x.shape) * max(s.x.shape) >= 16 and float(np.sum(product * s.error)) ** 2 < COLLINEAR * size
+    product, error = (x / (np.max(np.abs(x), initial=0.0) or 1.0) for x in (s.t - s.base, s.error))  # squares of their own size overflow
+    size = float(np.sum(product**2) * np.sum(error**2))
+    return size > 0 and min(s.x.shape) * max(s.x.shape) >= 16 and float(np.sum(product * error)) ** 2 < COLLINEAR * size
 
 
 def roundest(first: int, last: int, near: int) -> int:
