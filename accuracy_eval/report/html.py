@@ -30,7 +30,7 @@ from accuracy_eval.report.xlsx import SUMMARY, volumes
 
 NAME = "report.html"
 MAX_FINDINGS = 40  # written out at the top; all are in the table
-MAX_LINES = 20_000  # of the table, the worst first: beyond, a browser takes too long; the page says how many are left out
+MAX_LINES = 10_000  # of the table, the worst first: beyond, a browser takes too long; the page says how many are left out
 QUIET_WORST = 3  # elements shown of what passed
 
 
