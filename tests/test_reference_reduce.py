@@ -340,3 +340,18 @@ def test_compiled_and_plain_python_give_the_same_bits() -> None:
         runs.append(done.stdout)
     assert runs[0] == runs[1]
     assert len(runs[0].splitlines()) == len(REDUCTIONS) + 1
+
+
+@pytest.mark.parametrize("fmt", ["float64", "float32", "bfloat16"])
+def test_terms_of_minus_inf_have_a_limit_in_a_softmax(fmt):
+    x = np.array([[0.0, -np.inf, 1.0]])
+    limit = reduce_limit("softmax", x, reduce("softmax", x), fmt)
+    assert np.isfinite(limit).all()
+    assert 0 < limit[0, 1] < 1e-37
+
+
+def test_a_row_of_the_largest_numbers_has_a_budget():
+    x = np.array([[np.finfo(np.float64).max, -1.0, 2.0]])
+    budget = sum_budget(x, parse_contract("fp64"))
+    assert np.isfinite(budget).all()
+    assert (budget > 0).all()

@@ -78,7 +78,7 @@ def _sum_pairs(x: Values) -> tuple[Values, Values]:
     finite = np.isfinite(size)
     for i in np.flatnonzero(~finite):  # Inf or NaN among the terms, or a sum of magnitudes beyond float64
         finite[i] = np.isfinite(x[i]).all()
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         doubtful = finite & ~(x.shape[1] * 2.0**-105 * size <= _DOUBTFUL * np.spacing(np.abs(hi)))
     hi[~finite], lo[~finite] = plain[~finite], 0.0
     for i in np.flatnonzero(doubtful):
@@ -269,11 +269,17 @@ def row_statistics(x: Any) -> RowStatistics:
     # squares of rows beyond 1e150 or below 1e-150 leave float64: such rows are measured in a power of two of their own
     with np.errstate(invalid="ignore"):
         top = np.max(np.abs(rows), axis=1, initial=0.0)
-    unit = np.where(np.isfinite(top) & (top > 0), np.exp2(np.floor(np.log2(np.where((top > 0) & np.isfinite(top), top, 1.0)))), 1.0)
+    unit = np.ldexp(1.0, np.frexp(np.where((top > 0) & np.isfinite(top), top, 1.0))[1] - 1)
     total, absolute, squares, mean, rms, largest, coherence = (np.empty(rows.shape[0]) for _ in range(7))
     run = _loop("statistics")
     out = (total, absolute, squares, mean, rms, largest, coherence)
-    map_threads(lambda s: run(rows[s] / unit[s, None], *(o[s] for o in out)), _rows(rows))
+
+    def measure(s: slice) -> None:
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            scaled = rows[s] / unit[s, None]
+        run(scaled, *(o[s] for o in out))
+
+    map_threads(measure, _rows(rows))
     with np.errstate(over="ignore", invalid="ignore"):
         return RowStatistics(
             rows.shape[1],
@@ -327,7 +333,7 @@ def reduce_limit(name: str | Reduction, x: Any, ref: Any, fmt: str | Format) -> 
         distance = maximum[:, None] - rows
         if r.name == "softmax":
             relative = (distance * step + accumulation + 2.0 * exp_error + inner.eps).reshape(values.shape)
-            allowed = values * relative + inner.smallest_normal
+            allowed = np.where(values == 0, 0.0, values * relative) + inner.smallest_normal  # a term of −Inf is 0 at an infinite distance
         else:
             # of Σ e^(x−m)·|x − m| / Σ e^(x−m), what the differences contribute; at most log n
             weighted = np.minimum(np.nanmax(distance, axis=1, initial=0.0), math.log(max(rows.shape[1], 1)))
