@@ -11,10 +11,10 @@ from typing import Any
 
 from accuracy_eval.diagnose import Context, structural
 from accuracy_eval.formats import get_format
-from accuracy_eval.messages import index_text, kept_contract, number
+from accuracy_eval.messages import LINES, deciding_gate, index_of, index_text, kept_contract, number
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.ops.spec import Output
-from accuracy_eval.records import Attribution, Diagnosis, Pair, Side, Sketch, Verdict, WorstElement
+from accuracy_eval.records import Attribution, Diagnosis, GateResult, Pair, Side, Sketch, Verdict, WorstElement
 from accuracy_eval.sketch import sketch_of
 
 
@@ -24,6 +24,14 @@ def reported(m: Measured) -> dict[str, Any]:
     for side, c in (("actual", m.classes.actual), ("expected", m.classes.expected)):
         counts[f"nan_{side}"], counts[f"inf_{side}"] = c.nan, c.pos_inf + c.neg_inf
     return {**m.metrics, **counts}
+
+
+def worst_elements(m: Measured, gates: Sequence[GateResult]) -> tuple[WorstElement, ...]:
+    """The elements of largest error, before them the one at which the deciding gate was broken."""
+    gate = deciding_gate(gates)
+    index = index_of(gate.metric, m.metrics) if gate is not None and gate.passed is False and gate.metric not in LINES else None
+    element = None if index is None else m.element(index)
+    return m.worst if element is None else (element, *(w for w in m.worst if w.index != index))
 
 
 def _of_same_bytes(output: Output) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from accuracy_eval.attribution import CLOSE, reported
+from accuracy_eval.attribution import CLOSE, reported, worst_elements
 from accuracy_eval.contracts import default_contract
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.diagnose import Context, diagnose, gate_cannot_fail, named, rows_of, structural
@@ -436,7 +436,7 @@ def _judge_by_array(a: Coded, e: Coded, m: Measured, call: _Call) -> tuple[Side,
     if verdict is Verdict.FAIL:
         expected = rows_of(e.codes if e.format == a.format else decode(e.codes, e.format))
         found = diagnose(call.context(m, a, expected))
-    side = Side("actual", a.format, "", verdict, "", reported(m), (result,), tuple(found), tuple(m.worst), note=note)
+    side = Side("actual", a.format, "", verdict, "", reported(m), (result,), tuple(found), worst_elements(m, (result,)), note=note)
     case = call.case()
     return side, TensorResult(call.op or "arrays", case, "", "", "actual", a.shape, verdict, (side,))
 

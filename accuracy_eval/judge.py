@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.attribution import attribute, reported
+from accuracy_eval.attribution import attribute, reported, worst_elements
 from accuracy_eval.contracts import looser_contracts
 from accuracy_eval.diagnose import Context, context_of, diagnose, fails, named, origins, rows_of, structural
 from accuracy_eval.expectation import expectation_of
@@ -338,7 +338,8 @@ def _judge_measured(m: Measured, rounded: Measured, total: Mapping[str, Any], ga
     gates = [g for g in gates if g.key in known or g.key not in DERIVED]
     results = tuple(g.judge({**(rounded if g.round_expected else m).metrics, **known}) for g in gates)
     found = tuple(d for d in structural(Context(m)) if not _within_the_edge(d, m))
-    side = Side(s.label, s.format, s.sha256, Verdict.PASS, s.contract, {**reported(m), **derived}, results, found, tuple(m.worst))
+    worst = worst_elements(m, results)
+    side = Side(s.label, s.format, s.sha256, Verdict.PASS, s.contract, {**reported(m), **derived}, results, found, worst)
     if math.prod(s.shape) == 0:
         return replace(side, verdict=Verdict.INCONCLUSIVE, note="the output is empty: there is nothing to judge")
     return decided(side, fatal=bool(found))

@@ -149,11 +149,22 @@ def place_of(gate: GateResult | None, metrics: Mapping[str, Any], worst: Sequenc
     """Where a broken gate's value was found: the element if it is among the worst, else its index alone; None for sums and means."""
     if gate is None or gate.passed is not False:
         return None
-    index = metrics.get(f"{gate.metric}_index")
+    index = index_of(gate.metric, metrics)
     if index is None:
         return worst[0] if worst and gate.metric in LOCATED else None
-    index = (index,) if isinstance(index, int) else tuple(index)
     return index if gate.metric in LINES else next((e for e in worst if e.index == index), index)
+
+
+def broken_element(side: Side) -> WorstElement | None:
+    """The element at which a side's deciding gate was broken, where that is one element."""
+    place = place_of(deciding_gate(side.gates), side.metrics, side.worst)
+    return place if isinstance(place, WorstElement) else None
+
+
+def index_of(metric: str, metrics: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The index at which a metric has its value; None for those of many elements that give no place."""
+    index = metrics.get("inner_err_index" if metric == "inner_err_max" else f"{metric}_index")
+    return None if index is None else (index,) if isinstance(index, int) else tuple(index)
 
 
 def causes(diagnoses: Sequence[Diagnosis]) -> str:

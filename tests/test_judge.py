@@ -7,6 +7,7 @@ from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.formats import encode, get_format
 from accuracy_eval.gates import load_profile
 from accuracy_eval.judge import SideTensor, judge_tensor, side_of
+from accuracy_eval.messages import side_reason
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Output, Panel, Reference
@@ -101,3 +102,14 @@ def test_zeros_for_products_of_any_range_fail_without_an_overflow_of_the_judges_
             load_profile("default"), inputs={"x": inputs},
         )  # fmt: skip
         assert (result.verdict in (Verdict.PASS, Verdict.WARN)) is passes
+
+
+def test_the_element_that_broke_the_budget_comes_first_with_its_values():
+    values, budget = np.full((8, 8), 2.0), np.ones((8, 8))
+    actual = values + 0.5
+    values[6, 5], actual[6, 5], budget[6, 5] = 2**-6, 2**-6 + 2**-8, 2**-12
+    side = judge(encode(actual, "float16"), values, budget)
+    first = side.worst[0]
+    assert (first.index, first.actual, first.expected, first.budget) == ((6, 5), 2**-6 + 2**-8, 2**-6, 2**-12)
+    assert len({w.index for w in side.worst}) == len(side.worst) == 17
+    assert side_reason(side) == "error 16 × budget at [6, 5] (contract fp32acc, B 2.4e-4; gate budget)"

@@ -403,3 +403,33 @@ def test_inputs_are_not_modified() -> None:
     assert a.flags.writeable
     assert e.flags.writeable
     assert (e == 1).all()
+
+
+@pytest.mark.parametrize("panel", [1, 3, 40])
+def test_the_element_that_uses_most_of_its_budget_is_kept_with_its_values_however_many_errors_are_larger(panel: int) -> None:
+    # bfloat16: 60 elements are 0.5 off of 2, where 1 is allowed; one is 2^-8 off of 2^-6, where 2^-12 is: 16 budgets
+    rows, cols = 40, 10
+    expected, budget = np.full((rows, cols), 2.0), np.ones((rows, cols))
+    values = expected.copy()
+    values[:6] = 2.5
+    expected[29, 3], values[29, 3], budget[29, 3] = 2**-6, 2**-6 + 2**-8, 2**-12
+    codes = encode(values, "bfloat16")
+    meter = Meter((rows, cols), "bfloat16", expected_format="bfloat16")
+    for first in range(0, rows, panel):
+        end = min(first + panel, rows)
+        meter.update(first, codes[first:end], encode(expected[first:end], "bfloat16"), budget[first:end])
+    m = meter.result()
+    assert (m.metrics["budget_max"], m.metrics["budget_max_index"]) == (16.0, [29, 3])
+    assert (29, 3) not in [w.index for w in m.worst]
+    found = m.element((29, 3))
+    # 2^-6 is exponent 121 of bfloat16 (0x3C80); a quarter more is 32 codes on
+    assert found is not None
+    assert (found.actual_code, found.expected_code, found.actual, found.expected) == (0x3CA0, 0x3C80, 2**-6 + 2**-8, 2**-6)
+    assert (found.error, found.ulp, found.budget) == (2**-8, 32.0, 2**-12)
+
+
+def test_an_inf_beyond_every_budget_is_kept_with_its_code() -> None:
+    m = measure(coded([2.5, np.inf], "bfloat16"), np.array([2.0, 1.0]), budget=np.array([1.0, 1.0]))
+    found = m.element((1,))
+    assert found is not None
+    assert (found.actual_code, found.expected_code, found.error, found.ulp, found.budget) == (0x7F80, 0x3F80, np.inf, np.inf, 1.0)

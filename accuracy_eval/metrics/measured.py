@@ -92,6 +92,7 @@ class Measured:
     classes            the class table
     worst              elements of largest |d|, largest first (of equal ones the first met); finite pairs with d ≠ 0 only
     worst_ulp          likewise by |ulp error|
+    extremes           elements of largest |d|/|e|, inner error and share of the budget; Inf and NaN may be among them
     ulp_histogram      (upper edge, count): |ulp error| = 0, then bins (previous edge, edge] at powers of two; empty bins left out
     rows, cols, tiles  noise of the 2-D view [prod(shape[:-1]), shape[-1]]; None where there would be more than 2^20 parts (2^18 tiles)
     actual_range, expected_range   of the finite values
@@ -106,12 +107,17 @@ class Measured:
     classes: Classes
     worst: tuple[WorstElement, ...]
     worst_ulp: tuple[WorstElement, ...]
+    extremes: tuple[WorstElement, ...]
     ulp_histogram: tuple[tuple[float, int], ...]
     rows: NoiseMap | None
     cols: NoiseMap | None
     tiles: NoiseMap | None
     actual_range: Range
     expected_range: Range
+
+    def element(self, index: tuple[int, ...]) -> WorstElement | None:
+        """The element at an index that some metric gives; None for any other."""
+        return next((e for e in (*self.worst, *self.worst_ulp, *self.extremes) if e.index == index), None)
 
     @property
     def row_nsr(self) -> Values | None:

@@ -33,6 +33,8 @@ from accuracy_eval.records import Coded, WorstElement
 
 MOST_PARTS = 1 << 20  # longest per-row and per-column array
 MOST_TILES = 1 << 18
+EXTREMES = (k.M_REL, k.M_INNER, k.M_RATIO)  # records whose element is kept: a limit on one may be broken far from the largest |d| and ulp
+Extremes = dict[int, tuple[Any, Any, float]]  # record → actual code, expected code or value, budget
 
 
 def measure(
@@ -89,6 +91,7 @@ class _Unit:
     top_codes: NDArray[np.int64]
     records: Values
     places: NDArray[np.int64]
+    extremes: Extremes
 
 
 class _Scratch:
@@ -238,6 +241,10 @@ class Meter:
                     scratch.lanes, scratch.bins, accumulators, row, rows, col, cols, first_row, self.cols,
                 )  # fmt: skip
             self._free.put(scratch)
+            for i in EXTREMES:
+                if unit.places[i] >= 0:
+                    at = divmod(int(unit.places[i]) - first_row * self.cols, self.cols)
+                    unit.extremes[i] = actual[at], expected[at], math.nan if budget is None else budget[at]
             return unit
 
         places = list(self._places(len(actual)))
@@ -263,6 +270,7 @@ class Meter:
         self._moments = np.zeros((3, 3))
         self._counts = np.zeros(k.C_ALLCLOSE + len(self.specs), np.int64)
         self._records, self._places_of = new_records()
+        self._extremes: Extremes = {}
         self._tops: list[list[tuple[float, int, tuple[float, ...], int, int]]] = [[], []]
         self._row_parts = np.zeros((k.B_MAX, self.rows)) if self.rows <= MOST_PARTS else None
         self._col_parts = np.zeros((k.B_MAX, self.cols)) if self.cols <= MOST_PARTS else None
@@ -278,6 +286,8 @@ class Meter:
         self._counts += unit.counts
         for i in range(k.M_COUNT):
             better(i, self._records, self._places_of, unit.records[i], int(unit.places[i]))
+            if i in unit.extremes and self._places_of[i] == unit.places[i]:
+                self._extremes[i] = unit.extremes[i]
         for which in range(2):
             top = self._tops[which]
             for values, codes in zip(unit.top_values[which], unit.top_codes[which], strict=True):
@@ -321,6 +331,7 @@ class Meter:
             classes=self._classes(),
             worst=worst,
             worst_ulp=worst_ulp,
+            extremes=self._at_extremes(),
             ulp_histogram=histogram.octaves(),
             rows=noise(self._row_parts),
             cols=noise(self._col_parts),
@@ -413,6 +424,46 @@ class Meter:
             first_inf_actual_only=at_inf if at_inf >= 0 else None,
         )
 
+    def _at_extremes(self) -> tuple[WorstElement, ...]:
+        """The elements of EXTREMES; those that are not finite on both sides are infinitely far apart."""
+        mask = (1 << 64) - 1
+        found = []
+        for i, (code, expected, budget) in self._extremes.items():
+            codes = np.array([code], self.actual.storage)
+            a = float(formats.decode(codes, self.actual)[0])
+            e = float(formats.decode(np.array([expected], self.expected.storage), self.expected)[0]) if self.expected else float(expected)
+            expected_code = int(expected) & mask if self.expected else self._rounded(e)
+            ulp = math.inf
+            if math.isfinite(a) and math.isfinite(e):
+                with np.errstate(over="ignore"):
+                    ulp = (a - e) / float(formats.ulp([e], self.actual)[0])
+                if self._mode == k.SAME:
+                    other = np.array([expected], self.actual.storage)
+                    ulp = math.copysign(float(formats.ordinal_distance(codes, other, self.actual)[0]), a - e)
+            found.append(
+                WorstElement(
+                    index=self._index(int(self._places_of[i])),
+                    actual_code=int(code) & mask,
+                    expected_code=expected_code,
+                    actual=a,
+                    expected=e,
+                    error=abs(a - e) if math.isfinite(a) and math.isfinite(e) else math.inf,
+                    ulp=ulp,
+                    budget=None if math.isnan(budget) else float(budget),
+                )
+            )
+        return tuple(found)
+
+    def _rounded(self, value: float) -> int | None:
+        """The code of a real value; None for what rounds to a NaN that the format does not have."""
+        try:
+            return int(formats.encode([value], self.actual, overflow=self.overflow)[0])
+        except UsageError:
+            return None
+
+    def _index(self, flat: int) -> tuple[int, ...]:
+        return tuple(int(i) for i in np.unravel_index(flat, self.shape)) if self.shape else ()
+
     def _worst(self, which: int) -> tuple[WorstElement, ...]:
         top = self._tops[which]
         mask = (1 << 64) - 1
@@ -422,7 +473,7 @@ class Meter:
             expected_codes = formats.encode(values, self.actual, overflow=self.overflow).tolist()
         return tuple(
             WorstElement(
-                index=tuple(int(i) for i in np.unravel_index(flat, self.shape)) if self.shape else (),
+                index=self._index(flat),
                 actual_code=code_a & mask,
                 expected_code=expected_code,
                 actual=a,
@@ -451,6 +502,7 @@ def _new_unit(row: int, rows: int, col: int, cols: int, top: int, specs: int) ->
         top_codes=np.zeros((2, top, 3), np.int64),
         records=records,
         places=places,
+        extremes={},
     )
 
 

@@ -6,7 +6,7 @@ import unicodedata
 from collections import Counter
 
 from accuracy_eval import messages
-from accuracy_eval.records import Results, Verdict
+from accuracy_eval.records import Results, Side, Verdict
 from accuracy_eval.report.findings import (
     ORDER,
     Finding,
@@ -81,6 +81,10 @@ def _finding_lines(group: list[Finding], width: int, color: bool) -> list[str]:
         lines += _wrapped(f"    and {len(others)} more: {named}{', …' if len(others) > NAMED_OTHERS else ''}", width, "    ")
     who = f"{finding.who}: " if finding.who else ""
     lines += _wrapped(f"    {who}{finding.what}", width, "    ")
+    subject = finding.row.subject
+    if isinstance(subject, Side) and (element := messages.broken_element(subject)) is not None:
+        text = messages.element_text(element, finding.row.format, finding.row.actual, finding.row.expected)
+        lines += _wrapped(f"    {text}", width, "    ")
     if finding.cause:
         code, _, sentence = finding.cause.partition(": ")  # a sentence that stands above is not said again
         lines += _wrapped(f"    cause {code if sentence == finding.what else finding.cause}", width, "    ")

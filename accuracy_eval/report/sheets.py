@@ -204,7 +204,7 @@ def worst_sheet(book: Book, results: Results, part: Volume) -> None:
                     reproduce_element(results, row, e.index) if rank == 1 and row.verdict is not Verdict.PASS else None,
                 ]
             )
-    note = f"{part.title}: the largest errors of every finding, the largest one of what passed; all recorded ones are in results.json."
+    note = f"{part.title}: of every finding the element that broke its limit, then the largest errors; of what passed the largest one."
     book.table("Worst elements", columns, data, note=note, freeze=3)
 
 
