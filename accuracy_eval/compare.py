@@ -138,7 +138,8 @@ def compare_dumps(
                     progress(number, len(joined), key[0])
         if not cases:
             skipped += [n for e in comparison.entries for n in _unvisited(e, keep)]
-        return _results(comparison.entries, comparison.profile, tensors, skipped, reference, joined)
+        judged = _results(comparison.entries, comparison.profile, tensors, skipped, reference, joined)
+        return replace(judged, notes=(*judged.notes, *_explanations(comparison.entries, tensors))) if explain else judged
 
 
 Found = list[tuple["Key", list[TensorResult | NotCompared]]]
@@ -544,6 +545,13 @@ def _explainer(unit: str | None) -> Explainer:
         return with_explanations(result, why)
 
     return explained
+
+
+def _explanations(entries: Sequence[Entry], tensors: Sequence[TensorResult]) -> list[str]:
+    """What --explain found, in counts."""
+    from accuracy_eval.explained import explanations_text
+
+    return explanations_text(tensors, exact=[e.label for e in entries if e.dump.platform.get("label") == "numpy"])
 
 
 def _same_numbers(spec: OpSpec, case: Case, a: Encoding, b: Encoding) -> bool:

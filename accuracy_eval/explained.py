@@ -5,7 +5,8 @@ They are information. No verdict depends on one: explained is not passed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,39 @@ def _of_pair(why: Why, a: str, b: str) -> tuple[Diagnosis, ...]:
     else:
         said = f"both sides are bit for bit what known arithmetic gives, too few elements tell which ({a} {x}; {b} {y})"
     return (named("explained-by-datapath", {"identified": all(e.identified for e in found)}, what=said),)
+
+
+EXACT = "exact arithmetic rounded once, nothing to explain"
+NOTATION = "docs/datapath.md says how to read compositions"
+STATUS_WORDS = {
+    "identified": "explained (arithmetic only)", "consistent, not identified": "not identified", "unexplained": "not explained",
+}  # fmt: skip
+
+
+def explanations_text(tensors: Iterable[TensorResult], exact: Collection[str] = ()) -> list[str]:
+    """One line a dump: how many outputs are explained; one line a pair of which both sides are; none where no product was asked about.
+
+    exact  labels of dumps that hold exact results rounded once
+    """
+    found: dict[str, Counter[str]] = {}
+    for t in tensors:
+        for s in t.sides:
+            for d in s.diagnoses:
+                if d.code in ("explained-by-datapath", "not-explained"):
+                    found.setdefault(s.label, Counter())[d.evidence["status"]] += 1
+        for p in t.pairs:
+            for d in p.diagnoses:
+                if d.code == "explained-by-datapath" and not {p.a, p.b} & set(exact):
+                    status = "identified" if d.evidence["identified"] else "consistent, not identified"
+                    found.setdefault(f"{p.a} against {p.b}, both sides", Counter())[status] += 1
+    lines = [f"{name}: {_counted(counts) if name not in exact else EXACT}" for name, counts in found.items()]
+    return [*lines, NOTATION] if lines else []
+
+
+def _counted(counts: Counter[str]) -> str:
+    first, *others = [(counts[status], words) for status, words in STATUS_WORDS.items() if counts[status]]
+    said = [f"{first[0]} product{'' if first[0] == 1 else 's'} {first[1]}", *(f"{n} {words}" for n, words in others)]
+    return ", ".join(said)
 
 
 def diagnosis(found: Sequence[Explanation]) -> Diagnosis:

@@ -100,6 +100,7 @@ def test_a_product_of_integers_is_left_out_and_keeps_its_verdict(tmp_path: Path)
     results = compare_dumps(tmp_path / "a.h5", explain=True)
     assert not results.not_compared
     assert {t.verdict for t in results.tensors} == {Verdict.PASS}
+    assert results.notes[0] == "numpy: exact arithmetic rounded once, nothing to explain"
 
 
 def test_gradients_are_explained_over_their_own_contraction(tmp_path: Path) -> None:
@@ -112,6 +113,14 @@ def test_a_pair_of_identified_sides_differs_by_arithmetic_only(tmp_path: Path) -
     a, b = model_dump("MI300X", tmp_path / "a.h5"), model_dump("H200", tmp_path / "b.h5")
     plain, told = compare_dumps(a, b), compare_dumps(a, b, explain=True)
     assert [t.verdict for t in told.tensors] == [t.verdict for t in plain.tensors]
+    assert plain.notes == ()
+    counted = len([t for t in told.tensors if t.sides[0].diagnoses])
+    assert told.notes == (
+        f"model-cdna3: {counted} product{'s' * (counted > 1)} explained (arithmetic only)",
+        f"model-hopper: {counted} product{'s' * (counted > 1)} explained (arithmetic only)",
+        f"model-cdna3 against model-hopper, both sides: {counted} product{'s' * (counted > 1)} explained (arithmetic only)",
+        "docs/datapath.md says how to read compositions",
+    )
     result = next(t for t in told.tensors if t.case_id == ID)
     assert result.pairs[0].attribution == "equivalent"
     (said,) = result.pairs[0].diagnoses

@@ -44,7 +44,7 @@ FOR_ARRAYS = {"dumps", "labels", "forms", "out", "baseline", "strict", "quiet", 
 @click.option("--case", "cases", multiple=True, metavar="ID", shell_complete=completion.cases, help="Only this case id.")
 @selection
 @click.option("--cross-format", is_flag=True, help="Compare fp8 encodings (OCP, FNUZ) of one family by value.")
-@click.option("--explain", is_flag=True, help="Name the order of operations that makes each product's bits; changes no verdict.")
+@click.option("--explain", is_flag=True, help="Name the order of operations that makes each product's bits (notation: docs/datapath.md).")
 @click.option("--unit", metavar="UNIT", help="With --explain: whose arithmetic to try (default: each dump's device).")
 @click.option("--no-verify", is_flag=True, help="Skip the check of stored digests.")
 @click.option("--to", "forms", help=f"Reports to write: {FORMS}; none for no file (default: {DEFAULT_FORMS}; with --case none).")

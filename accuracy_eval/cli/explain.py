@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def explain_command(dump: str, cases: tuple[str, ...], unit: str | None, quiet: bool, as_json: bool, **options: Any) -> int:
     """Search the models of matrix units, and the orders in which libraries use them, for what gives exactly DUMP's bits.
 
-    Exits with 1 where an output stays unexplained, with 2 where DUMP holds no matrix product. It judges nothing.
+    Exits with 1 where an output stays unexplained, with 2 where DUMP holds no matrix product. It judges nothing. Compositions such as
+    "T16.25.23 fwd" are read as docs/datapath.md says.
 
     \b
     accuracy-eval explain h200.h5 --op gemm
