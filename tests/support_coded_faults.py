@@ -53,19 +53,24 @@ class CodedProduct:
         return diagnose(self.context(values))
 
     def context(self, values: NDArray[np.float64]) -> Context:
-        spec = get_op("gemm")
-        (output,) = spec.outputs(self.case, "ocp")
-        reference = spec.reference(self.case, self.inputs, "ocp", spec.contract(self.case))["d"]
-        panels = list(reference.panels())
-        expected = np.concatenate([p.values for p in panels])
-        actual = encode(values, output.format)
-        if reference.kind == "codes":
-            m = measure(Coded(actual, output.format), Coded(expected, output.format))
-        else:
-            m = measure(Coded(actual, output.format), expected, budget=np.concatenate([p.budget for p in panels]))
-        return context_of(
-            self.case, m, output="d", actual=rows_of(actual), expected=rows_of(expected), inputs=self.inputs, contract=reference.contract,
-        )  # fmt: skip
+        return product_context(self.case, self.inputs, values)
+
+
+def product_context(case: Case, inputs: dict[str, Coded], values: NDArray[np.float64]) -> Context:
+    """What a diagnosis sees of a product whose result is `values`."""
+    spec = get_op("gemm")
+    (output,) = spec.outputs(case, "ocp")
+    reference = spec.reference(case, inputs, "ocp", spec.contract(case))["d"]
+    panels = list(reference.panels())
+    expected = np.concatenate([p.values for p in panels])
+    actual = encode(values, output.format)
+    if reference.kind == "codes":
+        m = measure(Coded(actual, output.format), Coded(expected, output.format))
+    else:
+        m = measure(Coded(actual, output.format), expected, budget=np.concatenate([p.budget for p in panels]))
+    return context_of(
+        case, m, output="d", actual=rows_of(actual), expected=rows_of(expected), inputs=inputs, contract=reference.contract,
+    )  # fmt: skip
 
 
 def coded_product(

@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from accuracy_eval.diagnose import origins
+from accuracy_eval.cases import make_case
+from accuracy_eval.diagnose import diagnose, origins
+from accuracy_eval.formats import decode
+from accuracy_eval.ops.operands import operand_codes, stored_inputs
+from accuracy_eval.ops.registry import get_op
 from accuracy_eval.quantize import RECIPES
-from tests.support_coded_faults import coded_product, swizzled
+from tests.support_coded_faults import coded_product, product_context, swizzled
 
 SHAPES = ((96, 64, 512), (160, 192, 1024), (256, 128, 640))
 BLOCKED = [("fp8_e4m3", "block1x128"), ("fp8_e5m2", "mxfp8"), ("fp4_e2m1", "mxfp4_rceil"), ("fp4_e2m1", "nvfp4"), ("fp8_e4m3", "mxfp8_2d")]
@@ -159,3 +163,30 @@ def test_a_right_result_and_a_result_of_sums_have_no_origin():
     p = coded_product(SHAPES[0], "fp8_e4m3", "mxfp8")
     assert origins(p.context(p.result())) == ""
     assert origins(p.context(p.result() * 1.3)) == ""
+
+
+def lost_sentences(rows, lost):
+    """What is said of a coded product of this many rows and K = 96 to which these k, chosen from those its rows select, never came."""
+    case = make_case("gemm", (("m", rows), ("n", 32), ("k", 96)), layout="nt", format="bfloat16", lane="coded")
+    inputs = stored_inputs(get_op("gemm"), case, "ocp", operand_codes(get_op("gemm"), case, "ocp"))
+    a = decode(inputs["a"].codes, "bfloat16")
+    seen = sorted(a.argmax(axis=1).tolist())
+    a[:, list(lost(seen))] = 0.0
+    found = diagnose(product_context(case, inputs, a @ decode(inputs["b"].codes, "bfloat16").T))
+    return seen, [d.sentence for d in found if d.code in ("k-tail-missing", "lost-k")]
+
+
+def test_a_lost_end_of_k_begins_where_the_rows_show():
+    assert lost_sentences(96, lambda seen: range(93, 96)) == ([*range(96)], ["products from k = 93 of 96 on are missing"])
+
+
+def test_of_k_that_no_row_selects_nothing_is_claimed():
+    seen, said = lost_sentences(20, lambda seen: range(seen[-3], 96))
+    assert seen[-4] + 1 < seen[-3]
+    assert said == [f"products from k = {seen[-4] + 1} … {seen[-3]} of 96 on are missing"]
+
+
+def test_one_lost_k_between_neighbours_that_no_row_selects_is_said_to_be_so():
+    seen, said = lost_sentences(20, lambda seen: [seen[7]])
+    assert seen[6] + 1 < seen[7]
+    assert said == [f"the products of k = {seen[7]} (and maybe of its neighbours, which no row shows) of 96 are missing"]

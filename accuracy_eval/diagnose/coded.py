@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.cpu_ref.operands import Gemm, Operand
 from accuracy_eval.diagnose.context import Context, Limits, Look
-from accuracy_eval.diagnose.hypotheses import Hypothesis, roundest
+from accuracy_eval.diagnose.hypotheses import Hypothesis
 from accuracy_eval.diagnose.sampling import Indices, problem_of
 from accuracy_eval.quantize import misreadings
 
@@ -26,10 +26,7 @@ MOVES = tuple((d, 0) if axis == 0 else (0, d) for size in range(1, 129) for axis
 
 
 def lost_places(look: Look) -> list[Hypothesis]:
-    """Rows that are zero say which k never arrived.
-
-    Of the k between the last that arrived and the first that did not, unseen by every row, the roundest is where kernels end.
-    """
+    """Rows that are zero say which k never arrived; of k that no row selects nothing is known, and that is said."""
     p, noise = problem_of(look), look.m.rows
     if p is None or noise is None or look.quiet:
         return []
@@ -43,10 +40,14 @@ def lost_places(look: Look) -> list[Hypothesis]:
     lost, kept = np.unique(seen[gone]), np.unique(seen[~gone])
     found = []
     if lost.size == 1 and lost[0] not in kept:
-        found.append(Hypothesis("lost-k", {"k": int(lost[0])}, {"total": str(p.k)}, NOTHING))
+        k = int(lost[0])
+        unseen = any(0 <= beside < p.k and beside not in kept for beside in (k - 1, k + 1))
+        words = {"k": f"{k} (and maybe of its neighbours, which no row shows)"} if unseen else {}
+        found.append(Hypothesis("lost-k", {"k": k}, {"total": str(p.k), **words}, NOTHING))
     if kept.size and kept[-1] < lost[0] and (lost.size > 1 or lost[0] == p.k - 1):
-        from_k = roundest(int(kept[-1]) + 1, int(lost[0]), int(lost[0]))
-        found.append(Hypothesis("k-tail-missing", {"from_k": from_k}, {"k": str(p.k)}, NOTHING))
+        earliest, latest = int(kept[-1]) + 1, int(lost[0])
+        words = {"from_k": f"{earliest} … {latest}"} if earliest < latest else {}
+        found.append(Hypothesis("k-tail-missing", {"from_k": latest}, {"k": str(p.k), **words}, NOTHING))
     return found
 
 
