@@ -198,6 +198,11 @@ def test_the_limit_that_would_pass_is_rounded_so_that_it_does(values: tuple[floa
     assert passing_limits(gated(*values, comparison=comparison, limit=limit)) == [line]
 
 
+@pytest.mark.parametrize(("value", "comparison", "limit"), [(5e4, "<=", 1.0), (math.inf, "<=", 1.0), (2.4, ">", 25.0)])
+def test_no_limit_is_named_that_would_pass_a_value_ten_times_beyond_it(value: float, comparison: str, limit: float) -> None:
+    assert passing_limits(gated(2.0, value, comparison=comparison, limit=limit)) == []
+
+
 def test_console_of_a_clean_comparison_is_short() -> None:
     assert console_table(passing_results()) == (
         "PASS h200 vs cpu · 9 PASS · profile default\n"

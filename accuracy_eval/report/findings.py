@@ -137,7 +137,8 @@ def _pair_rank(pair: Pair) -> tuple[int, int]:
 
 
 def passing_limits(results: Results) -> list[str]:
-    """For every gate that was broken, the limit nearest to its own that all values would have kept; a hint, never a reason to loosen it."""
+    """For every gate that was broken, the limit nearest to its own that all values would have kept, where that is within NEAR times of it;
+    a hint, never a reason to loosen it."""
     broken: dict[tuple[str, str, str, float], list[float]] = {}
     for t in results.tensors:
         for s in t.sides:
@@ -152,9 +153,21 @@ def passing_limits(results: Results) -> list[str]:
             continue
         upper = comparison in ("<=", "<")
         worst = _outward(max(values) if upper else min(values), upper)
+        if not _near(worst, limit, upper):
+            continue
         would = f"{metric} {'<=' if upper else '>='} {messages.number(worst, 3)} would pass"
         lines.append(f"gate {messages.visible(gate)}: {would}, the limit is {messages.number(limit)} (broken by {len(values)})")
     return lines
+
+
+NEAR = 10.0  # a limit broken by more than this is broken by a fault, and no other limit is the answer
+
+
+def _near(value: float, limit: float, upper: bool) -> bool:
+    """Whether a value beyond its limit is within NEAR times of it; where that means nothing (signs, limits of 0), it is taken for near."""
+    if not math.isfinite(value):
+        return False
+    return min(value, limit) <= 0 or (value <= NEAR * limit if upper else limit <= NEAR * value)
 
 
 def _outward(value: float, up: bool) -> float:
