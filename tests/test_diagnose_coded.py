@@ -190,3 +190,13 @@ def test_one_lost_k_between_neighbours_that_no_row_selects_is_said_to_be_so():
     seen, said = lost_sentences(20, lambda seen: [seen[7]])
     assert seen[6] + 1 < seen[7]
     assert said == [f"the products of k = {seen[7]} (and maybe of its neighbours, which no row shows) of 96 are missing"]
+
+
+def test_a_wrong_element_by_itself_is_called_one():
+    case = make_case("gemm", (("m", 96), ("n", 32), ("k", 96)), layout="nt", format="bfloat16", lane="coded")
+    inputs = stored_inputs(get_op("gemm"), case, "ocp", operand_codes(get_op("gemm"), case, "ocp"))
+    a, b = (decode(inputs[n].codes, "bfloat16") for n in "ab")
+    values = a @ b.T
+    values[3, 2] *= 3
+    (found,) = [d.sentence for d in diagnose(product_context(case, inputs, values)) if d.code == "block"]
+    assert found.startswith("only the element [3, 2] is wrong")

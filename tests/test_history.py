@@ -189,7 +189,7 @@ def test_compare_says_what_changed_since_a_baseline(tmp_path: Path, capsys: pyte
     capsys.readouterr()
     assert run(["compare", str(tmp_path / "ref.h5"), "--to", "none", "--baseline", str(old)]) == 0
     text = capsys.readouterr().out
-    assert "note: since results.json: 1 fixed, 1 other bytes" in text
+    assert "note: since old/results.json: 1 fixed, 1 other bytes" in text
     assert "\nfixed: gemm.m16.n8.k32." in text
 
 

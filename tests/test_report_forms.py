@@ -203,6 +203,11 @@ def test_no_limit_is_named_that_would_pass_a_value_ten_times_beyond_it(value: fl
     assert passing_limits(gated(2.0, value, comparison=comparison, limit=limit)) == []
 
 
+def test_notes_follow_the_findings() -> None:
+    text = console_table(replace(results_of((fail_result(gemm_case("bfloat16")),)), notes=("candidates of gemm: default 2",)))
+    assert text.index("Findings (1)") < text.index("note: candidates of gemm") < text.index("Counts")
+
+
 def test_console_of_a_clean_comparison_is_short() -> None:
     assert console_table(passing_results()) == (
         "PASS h200 vs cpu · 9 PASS · profile default\n"

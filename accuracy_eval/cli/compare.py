@@ -97,7 +97,7 @@ def compare_command(
 
     part = bool(options["cases"]) or any(chosen.values())
     found = [c for c in changes(before, results) if not (part and c.kind == "gone")]  # what was not asked for is not gone
-    results = replace(results, notes=(*results.notes, summary(found, Path(options["baseline"]).name)))
+    results = replace(results, notes=(*results.notes, summary(found, "/".join(Path(options["baseline"]).parts[-2:]))))
     code = present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
     if not quiet and not as_json:
         for change in found[:MAX_CHANGES]:

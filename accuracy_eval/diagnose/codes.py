@@ -178,7 +178,7 @@ CODES: dict[str, Code] = {
              "map the rows to tiles, batches or devices", ("first", "last"), places.rows, (*_OUT, "transposed", *_PRODUCT, "tail-flush")),
         Code("columns", "place", "{which} wrong, the others are not{detail}", "whole columns are off",
              "map the columns to tiles or heads", ("first", "last"), places.columns, (*_OUT, "transposed", *_PRODUCT, "tail-flush")),
-        Code("block", "place", "only {which} are wrong{detail}",
+        Code("block", "place", "only {which} wrong{detail}",
              "one rectangle is off", "map the rectangle to a tile", ("row_first", "row_last", "col_first", "col_last"), places.block,
              (*_OUT, "transposed", *_PRODUCT, "zero-tail", "tail-flush", "range-violation")),
         Code("periodic", "place", "every {modulus}th {what} from {which} on is wrong, the others are not{detail}",

@@ -243,7 +243,8 @@ def block(look: Look) -> Finding | None:
     if place is None:
         return None
     top, bottom, left, right = place
-    which = f"{_lines('row', top, bottom)}, {_lines('column', left, right)}"
+    alone = top == bottom and left == right and len(look.m.shape) == 2
+    which = f"the element [{top}, {left}] is" if alone else f"{_lines('row', top, bottom)}, {_lines('column', left, right)} are"
     words = {"which": which, "detail": _places(look).detail}
     return Finding({"row_first": top, "row_last": bottom, "col_first": left, "col_last": right}, words)
 

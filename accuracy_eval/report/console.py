@@ -43,7 +43,6 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
         "     ",
     )
     lines += _wrapped(attribution_sentence(results.tensors), width, "")
-    lines += [line for note in results.notes for line in _wrapped(f"note: {messages.visible(note)}", width, "      ")]
     found = findings(results)
     if found:
         lines += ["", f"Findings ({len(found)})"]
@@ -59,6 +58,7 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
             lines += _wrapped(_rest(rest), width, "  ")
     for line in passing_limits(results):
         lines += _wrapped(line, width, "  ")
+    lines += [line for note in results.notes for line in _wrapped(f"note: {messages.visible(note)}", width, "      ")]
     lines += ["", *_count_table(results, width, color)]
     if len(results.dumps) > 2:
         lines += ["", "Pairs", *_pair_lines(results, width, color)]
