@@ -19,6 +19,7 @@ from accuracy_eval.visits import Visit, visits
 
 TILE = 16  # the narrowest tile of a matrix unit
 AXES = ("format", "layout", "recipe", "direction", "lane", "input", "candidate")
+NAMED = 8  # values of one axis that a line names as never reached; --json holds all
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,15 @@ def coverage_text(found: Iterable[Coverage], *, empty: bool = False) -> str:
             skipped = [x.value for x in cells if x.state == "skipped"]
             parts += [f"skipped {', '.join(skipped)}"] if skipped else []
             left = [x.value for x in cells if x.state == "never reached"]
-            parts += [f"never reached {', '.join(left)}"] if left else []
+            parts += [f"never reached {_cut(left)}"] if left else []
             lines.append(f"  {axis:9s} {'; '.join(p for p in parts if p)}")
         lines += [f"  [{'x' if q.evidence else ' '}] {q.text}{f': {q.evidence}' if q.evidence else ''}" for q in c.checklist]
         blocks.append("\n".join(lines))
     if unreached:
-        blocks.append(f"never reached: {', '.join(unreached)}")
+        blocks.append(f"never reached: {_cut(unreached)}")
     return "\n\n".join(blocks)
+
+
+def _cut(names: list[str]) -> str:
+    """The first NAMED of the names and how many more there are."""
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")

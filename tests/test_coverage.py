@@ -7,7 +7,7 @@ import pytest
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import make_case, parse_suite
 from accuracy_eval.cli import run
-from accuracy_eval.coverage import checklist, coverage_of
+from accuracy_eval.coverage import Cell, Coverage, checklist, coverage_of, coverage_text
 from accuracy_eval.dump import dump
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import CaseRecord
@@ -78,3 +78,9 @@ def test_the_command_prints_axes_and_checklist(path, capsys):
     assert json.loads(capsys.readouterr().out)[0]["op"] == "exp"
     assert run(["coverage", str(path), "--op", "conv"]) == 2
     assert "unknown op 'conv'" in capsys.readouterr().err
+
+
+def test_what_was_never_reached_is_cut_with_a_count():
+    axes = {"recipe": tuple(Cell(f"r{i}", 0) for i in range(11))}
+    text = coverage_text([Coverage("gemm", 1, axes, (), ())])
+    assert text == "gemm: 1 results\n  recipe    never reached r0, r1, r2, r3, r4, r5, r6, r7 and 3 more"
