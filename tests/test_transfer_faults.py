@@ -197,15 +197,19 @@ def test_a_file_larger_than_what_is_free_is_refused_before_a_byte_is_sent(server
 
 
 def test_a_file_that_changes_while_it_is_fetched_is_found(server: Server, tmp_path: Path) -> None:
-    source, target = _file(tmp_path / "a", 4 * MiB), tmp_path / "b"
+    """Its end changes when the far end's digest is long made and that end, beyond what a connection has on its way, is still to come."""
+    source, target = _file(tmp_path / "a", 64 * MiB), tmp_path / "b"
+    changed = []
 
     def progress(done: int, total: int) -> None:
-        if 0 < done < total:
+        if done > 8 * MiB and not changed:
+            changed.append(done)
             with source.open("r+b") as f:
+                f.seek(-7, 2)
                 f.write(b"changed")
 
     with pytest.raises(DigestMismatch, match="the bytes changed on the way or at the far end"):
-        transfer([server.at(source)], str(target), options=server.options(), progress=progress)
+        transfer([server.at(source)], str(target), options=server.options(rate_limit=32 * MiB), progress=progress)
     assert not target.exists()
 
 
