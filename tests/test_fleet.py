@@ -15,6 +15,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,9 @@ def test_an_interrupted_run_leaves_nothing_running_and_goes_on(lab: Lab, sent: s
     lab.tables = {"a": lab.tables["a"]}
     (lab.folder / "suite.toml").write_text(re.sub("shape = .*", 'shape = ["640x641x642", "640x640x648", "656x640x640"]', SUITE))
     command = [sys.executable, "-m", "accuracy_eval", *lab.arguments()]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # a shell may have started the tests with SIGINT ignored, which children inherit
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     _until(lambda: lab.parts("a").exists() and len(completed(lab.parts("a"))) >= 2, "the dump begins")
     assert _at_work_in(lab.folder / "on-a")
     process.send_signal(sent)
