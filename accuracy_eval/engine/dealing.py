@@ -1,11 +1,14 @@
-"""Tasks on their way to workers: who is next, and what becomes of those a worker held when it ended."""
+"""Tasks on their way to workers: who is next, and what becomes of those a worker held when it ended; the life of a pool."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from accuracy_eval.engine.work import Lost
+from accuracy_eval.engine.work import Event, Lost
 
 AHEAD = 2  # tasks a worker holds: the one it runs and the next
 PATIENCE = 3  # times a task may be on a worker that ends while another task is the one at fault
@@ -39,3 +42,79 @@ class Waiting:
         """No worker is left for what waits."""
         while self._numbers:
             yield Lost(self._numbers.popleft(), "", "no worker is left: each died and could not be started again")
+
+
+class Place(Protocol):
+    """A seat and the worker that has it now."""
+
+    hello: Any
+
+    @property
+    def alive(self) -> bool:
+        """Whether a worker is there, or on its way."""
+
+    @property
+    def free(self) -> bool:
+        """Whether it takes another task now."""
+
+    def launch(self) -> None:
+        """Begin to start a worker."""
+
+    def greet(self, within_s: float) -> None:
+        """Wait for its hello. EngineError with its own words when it cannot start."""
+
+    def send(self, number: int, task: Any) -> None:
+        """Give it a task."""
+
+
+P = TypeVar("P", bound=Place)
+
+
+class Pool(ABC, Generic[P]):
+    """Workers at their places, whatever they run on: started together, dealt tasks in order, ended together."""
+
+    def __init__(self, places: Sequence[P], start_s: float) -> None:
+        self._places, self._start_s = places, start_s
+
+    def __enter__(self) -> Self:
+        try:
+            for place in self._places:
+                place.launch()
+            for place in self._places:
+                place.greet(self._start_s)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    @property
+    def hellos(self) -> list[Any]:
+        """What each worker said it is, in the order of seats."""
+        return [p.hello for p in self._places]
+
+    def run(self, tasks: Sequence[Any]) -> Iterator[Event]:
+        """One event a task, as they come."""
+        waiting = Waiting(len(tasks))
+        open_tasks = len(tasks)
+        while open_tasks:
+            for place in self._places:
+                while place.free and waiting:
+                    number = waiting.take()
+                    place.send(number, tasks[number])
+            if not any(p.alive for p in self._places):
+                yield from waiting.abandoned()
+                return
+            for event in self._listen(waiting):
+                open_tasks -= 1
+                yield event
+
+    @abstractmethod
+    def _listen(self, waiting: Waiting) -> Iterator[Event]:
+        """What comes within the next moment."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """End every worker."""

@@ -15,10 +15,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Any
 
-from accuracy_eval.engine.dealing import AHEAD, Waiting
+from accuracy_eval.engine.dealing import AHEAD, Pool, Waiting
 from accuracy_eval.engine.work import Broken, Event, Finished, Seat, Start
 from accuracy_eval.errors import EngineError
 
@@ -26,7 +25,7 @@ START_S = 180.0  # until a worker must have said hello: importing a framework fr
 CLOSE_S = 60.0  # until workers that have nothing left to do must have ended
 
 
-class LocalPool:
+class LocalPool(Pool["_Place"]):
     """Workers at their seats. Use as a context manager; `hellos` are there on entry.
 
     limit_s  seconds a worker may give no sign of life while it has a task; None: no limit
@@ -34,43 +33,8 @@ class LocalPool:
     """
 
     def __init__(self, start: Start, seats: Sequence[Seat], *, limit_s: float | None = None) -> None:
-        self._start, self._limit = start, limit_s
-        self._places = [_Place(seat, start) for seat in seats]
-
-    def __enter__(self) -> LocalPool:
-        try:
-            for place in self._places:
-                place.launch()
-            for place in self._places:
-                place.greet(START_S)
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._end()
-
-    @property
-    def hellos(self) -> list[Any]:
-        """What each worker said it is, in the order of seats."""
-        return [p.hello for p in self._places]
-
-    def run(self, tasks: Sequence[Any]) -> Iterator[Event]:
-        """One event a task, as they come."""
-        waiting = Waiting(len(tasks))
-        open_tasks = len(tasks)
-        while open_tasks:
-            for place in self._places:
-                while place.ready and waiting and len(place.held) < AHEAD:
-                    number = waiting.take()
-                    place.send(number, tasks[number])
-            if not any(p.alive for p in self._places):
-                yield from waiting.abandoned()
-                return
-            for event in self._listen(waiting):
-                open_tasks -= 1
-                yield event
+        self._limit = limit_s
+        super().__init__([_Place(seat, start) for seat in seats], START_S)
 
     def _listen(self, waiting: Waiting) -> Iterator[Event]:
         """What comes within the next moment."""
@@ -116,10 +80,15 @@ class _Place:
         self.ready = self.greeted = False
         self.held: dict[int, bool] = {}  # task -> whether it was begun
         self._heard = 0.0
+        self._words = ""  # of a worker that says why it ends
 
     @property
     def alive(self) -> bool:
         return self.conn is not None
+
+    @property
+    def free(self) -> bool:
+        return self.ready and len(self.held) < AHEAD
 
     def launch(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -165,8 +134,6 @@ class _Place:
                 yield Finished(rest[0], self.seat.name, rest[1])
         else:  # "failed": it ends next, and these are its words
             self._words = str(rest[0])
-
-    _words = ""
 
     def cause(self) -> str:
         """Why the process ended."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from accuracy_eval.engine.dealing import AHEAD, Waiting
+from accuracy_eval.engine.dealing import AHEAD, Pool, Waiting
 from accuracy_eval.engine.work import Broken, Event, Finished, Seat, Start
 from accuracy_eval.errors import EngineError, MissingDependency, UsageError
 
@@ -138,7 +138,7 @@ def _knock(address: str | None) -> None:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
 
 
-class RayPool:
+class RayPool(Pool["_Place"]):
     """Workers as actors of the cluster this process is connected to. Use as a context manager; `hellos` are there on entry.
 
     limit_s  seconds a worker may give no sign of life while it has a task; None: no limit
@@ -147,43 +147,8 @@ class RayPool:
 
     def __init__(self, start: Start, seats: Sequence[ClusterSeat], *, limit_s: float | None = None, start_s: float = START_S) -> None:
         self._ray = _ray()
-        self._limit, self._start_s = limit_s, start_s
-        self._places = [_Place(self._ray, seat, pickle.dumps((start, seat))) for seat in seats]
-
-    def __enter__(self) -> RayPool:
-        try:
-            for place in self._places:
-                place.launch()
-            for place in self._places:
-                place.greet(self._start_s)
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._end()
-
-    @property
-    def hellos(self) -> list[Any]:
-        """What each worker said it is, in the order of seats."""
-        return [p.hello for p in self._places]
-
-    def run(self, tasks: Sequence[Any]) -> Iterator[Event]:
-        """One event a task, as they come."""
-        waiting = Waiting(len(tasks))
-        open_tasks = len(tasks)
-        while open_tasks:
-            for place in self._places:
-                if place.free and waiting:
-                    number = waiting.take()
-                    place.send(number, tasks[number])
-            if not any(p.alive for p in self._places):
-                yield from waiting.abandoned()
-                return
-            for event in self._listen(waiting):
-                open_tasks -= 1
-                yield event
+        self._limit = limit_s
+        super().__init__([_Place(self._ray, seat, pickle.dumps((start, seat))) for seat in seats], start_s)
 
     def _listen(self, waiting: Waiting) -> Iterator[Event]:
         """What comes within the next moment."""
