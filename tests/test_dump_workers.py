@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from accuracy_eval.backends import candidates
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.cases import Suite, parse_suite
-from accuracy_eval.dump import dump
+from accuracy_eval.dump import dump, workers
 from accuracy_eval.dump.workers import Crew
+from accuracy_eval.engine.local import LocalPool
 from accuracy_eval.engine.seats import gpu_count, gpu_seats, most_workers, seats_for
+from accuracy_eval.engine.work import Seat
 from accuracy_eval.errors import EngineError, UsageError
 from accuracy_eval.store import Dump
 
@@ -92,6 +95,23 @@ def _settings(*values: Any, **more: Any) -> Any:
 
 def test_a_device_that_is_not_there_is_one_clear_error() -> None:
     with pytest.raises(EngineError, match="could not start: UsageError: device 'cuda:0'"), Crew("cuda:0", 1):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ({"device_name": "NVIDIA H100", "uuid": "b"}, "gpu 1 has device_name 'NVIDIA H100', gpu 0 'NVIDIA H200'"),
+        ({"device_name": "NVIDIA H200", "uuid": "a"}, "two workers got the same GPU"),
+    ],
+)
+def test_workers_with_other_or_the_same_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, second: dict[str, str], said: str) -> None:
+    platforms = {"gpu 0": {"device_name": "NVIDIA H200", "uuid": "a"}, "gpu 1": second}
+    seats = [Seat(name) for name in platforms]
+    monkeypatch.setattr(workers, "seats_for", lambda device, count: ("cuda:0", seats))
+    monkeypatch.setattr(LocalPool, "__enter__", lambda pool: pool)
+    monkeypatch.setattr(LocalPool, "hellos", [SimpleNamespace(platform=p) for p in platforms.values()])
+    with pytest.raises(EngineError, match=said), Crew("cuda", 2):
         pass
 
 
