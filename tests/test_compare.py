@@ -304,8 +304,8 @@ def test_several_processes_give_the_same_results_in_the_same_order(tmp_path):
 
 
 def test_a_case_that_ends_its_process_is_an_error_of_that_case_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("accuracy_eval.compare._Judge", DeadlyJudge)
-    monkeypatch.setattr("accuracy_eval.compare._batches", lambda keys, workers: [keys[:7], keys[7:]])
+    monkeypatch.setattr("accuracy_eval.compare.workers.Judge", DeadlyJudge)
+    monkeypatch.setattr("accuracy_eval.compare.comparing.dealt", lambda keys, workers: [keys[:7], keys[7:]])
     a = many(tmp_path, "a", "reference", seed=list(range(10)), shape="8x8x8", format="float32", lane="random")
     alone = compare_dumps(a, workers=1)
     shared = compare_dumps(a, workers=2)

@@ -1,0 +1,65 @@
+"""A comparison's open dumps, and how it was asked to judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from accuracy_eval.compare.joining import Entry, Joined, Key, join, labels_of
+from accuracy_eval.compare.judging import How, ReferenceMode, compare_case, explainer_of
+from accuracy_eval.gates import load_profile
+from accuracy_eval.records import Case, CaseRecord, NotCompared, TensorResult
+from accuracy_eval.reference_cache import ReferenceCache
+from accuracy_eval.store import Dump
+
+Found = list[tuple[Key, list[TensorResult | NotCompared]]]
+"""Judged cases."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is compared and how, as `compare_dumps` was asked: enough to open the same comparison in another process."""
+
+    paths: tuple[str, ...]
+    labels: tuple[str, ...]
+    gates: str
+    reference: ReferenceMode
+    reference_cache: str | Path | None
+    cross_format: bool
+    verify: bool
+    explain: bool
+    unit: str | None
+
+
+class Comparison:
+    """Open dumps and how to judge them. Use as a context manager."""
+
+    def __init__(self, options: Options) -> None:
+        self.profile = load_profile(options.gates)
+        dumps = [Dump.open(p) for p in options.paths]
+        for d in dumps:
+            d.borrow(other for other in dumps if other is not d)
+        self.entries = [Entry(label, d) for label, d in zip(labels_of(dumps, options.labels), dumps, strict=True)]
+        cache = ReferenceCache(options.reference_cache) if options.reference_cache else None
+        explainer = explainer_of(options.unit) if options.explain else None
+        self._how = How(self.profile, options.reference, cache, options.cross_format, options.verify, explainer)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Comparison:
+        for e in self.entries:
+            self._stack.enter_context(e.dump.kept_open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def join(self, cases: Sequence[str] = (), keep: Callable[[Case], bool] = lambda case: True) -> Joined:
+        return join(self.entries, cases, keep)
+
+    def run(self, batches: Iterable[Sequence[Key]], joined: Mapping[Key, Mapping[str, CaseRecord]]) -> Iterator[Found]:
+        """The results of each batch."""
+        for batch in batches:
+            for key in batch:  # one at a time: progress is shown as they come
+                yield [(key, list(compare_case(self.entries, joined[key], self._how)))]

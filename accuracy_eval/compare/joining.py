@@ -1,0 +1,79 @@
+"""Dumps joined by case and candidate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from accuracy_eval.errors import UsageError
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.ops.spec import Encoding
+from accuracy_eval.records import Case, CaseRecord, NotCompared, Verdict
+from accuracy_eval.store import Dump
+from accuracy_eval.visits import unvisited
+
+Key = tuple[str, str]
+"""A case's id and the candidate that ran it."""
+Joined = dict[Key, dict[str, CaseRecord]]
+"""The records of each key by dump label."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One dump in a comparison."""
+
+    label: str
+    dump: Dump
+
+    @property
+    def encoding(self) -> Encoding:
+        return "fnuz" if self.dump.platform.get("fp8_encoding") == "fnuz" else "ocp"
+
+    @property
+    def vendor(self) -> str:
+        return str(self.dump.platform.get("vendor"))
+
+
+def labels_of(dumps: Sequence[Dump], given: Sequence[str]) -> list[str]:
+    if given and len(given) != len(dumps):
+        raise UsageError(f"{len(given)} labels for {len(dumps)} dumps; give one each")
+    devices = [str(d.platform.get("label") or _slug(d.path.stem)) for d in dumps]
+    # two dumps of one device are told apart by their files' names
+    names = list(given) or [_slug(d.path.stem) if devices.count(n) > 1 else n for n, d in zip(devices, dumps, strict=True)]
+    if given and len(set(given)) != len(given):
+        raise UsageError(f"labels {', '.join(given)}: two are equal; a report could not tell the dumps apart")
+    seen: dict[str, int] = {}
+    unique = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return unique
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "dump"
+
+
+def join(entries: Sequence[Entry], cases: Sequence[str], keep: Callable[[Case], bool]) -> Joined:
+    """Records by (case id, candidate) and dump label, in the order of the first dump that has them."""
+    joined: Joined = {}
+    for e in entries:
+        for r in e.dump.records:
+            if (not cases or r.id in cases) and keep(r.case):
+                joined.setdefault((r.id, r.candidate), {})[e.label] = r
+    unknown = set(cases) - {ident for ident, _ in joined}
+    if unknown:
+        raise UsageError(
+            f"case {', '.join(sorted(unknown))}: in none of the dumps; accuracy-eval inspect {entries[0].dump.path} lists what there is"
+        )
+    return joined
+
+
+def never_visited(e: Entry, keep: Callable[[Case], bool]) -> Iterator[NotCompared]:
+    """Candidates that were expected of the dump and did not run."""
+    records = [r for r in e.dump.records if keep(r.case)]
+    known = {r.id: r.case for r in records}
+    for u in unvisited(records, e.dump.info, e.vendor):
+        case = known.get(u.case_id)
+        yield NotCompared(u.case_id or f"{u.op} (all cases)", get_op(u.op).family, u.candidate, e.label, Verdict.MISSING, u.reason, case)

@@ -1,0 +1,75 @@
+"""What the judged cases say together: the worst verdict, the exit code, and what a reader must know of the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from accuracy_eval.compare.joining import Entry, Key
+from accuracy_eval.compare.judging import ReferenceMode
+from accuracy_eval.gates import Profile
+from accuracy_eval.records import RESULTS_SCHEMA, CaseRecord, DumpInfo, NotCompared, Results, TensorResult, Verdict
+from accuracy_eval.version import PRODUCER
+from accuracy_eval.visits import states_text, visits, visits_text
+
+
+def gathered(
+    entries: Sequence[Entry], profile: Profile, tensors: Sequence[TensorResult], skipped: Sequence[NotCompared], mode: ReferenceMode,
+    joined: Mapping[Key, Mapping[str, CaseRecord]],
+) -> Results:  # fmt: skip
+    verdicts = [t.verdict for t in tensors] + [n.verdict for n in skipped]
+    judged = [t for t in tensors if t.verdict is not Verdict.INCONCLUSIVE]
+    exit_code = max((v.exit_code for v in verdicts), default=2)
+    notes = []
+    if not judged:
+        exit_code = 2
+        why = ": the dumps have no case in common that ran on all of them" if len(entries) > 1 else ""
+        notes.append(f"nothing was judged{why if joined else ': no case of the dumps is among those asked for'}")
+    suites = {(e.dump.info.get("suite", ""), e.dump.info.get("suite_digest", "")) for e in entries}
+    if len(suites) > 1:
+        notes.append(
+            "the dumps are of different suites (" + ", ".join(sorted(str(name) for name, _ in suites)) + "); equal case ids were joined"
+        )
+    sampled = sum(s.scope == "sampled" for t in tensors for s in t.sides)
+    if sampled:
+        total = sum(len(t.sides) for t in tensors)
+        notes.append(
+            f"{sampled} of {total} outputs were judged by a sampled reference (exact rows and columns, random projections of all others); "
+            "--reference full computes all of it"
+        )
+    for e in entries:
+        asked = [records[e.label] for records in joined.values() if e.label in records]
+        ops = {r.case.op for r in asked}
+        registered = {op: names for op, names in (e.dump.info.get("candidates") or {}).items() if op in ops}
+        found = visits(asked, registered)
+        notes += [f"{e.label}: {line}" for line in (*visits_text(found), *states_text(asked))]
+    if mode == "none":
+        notes.append("no reference: the dumps were judged against each other alone, and no side passes by itself")
+    worst = max(verdicts, key=lambda v: v.severity) if judged else Verdict.INCONCLUSIVE
+    info = tuple(_dump_info(e) for e in entries)
+    return Results(
+        RESULTS_SCHEMA,
+        PRODUCER,
+        profile.name,
+        profile.info(),
+        info,
+        tuple(tensors),
+        tuple(skipped),
+        worst,
+        exit_code,
+        tuple(notes),
+        profile.file,
+    )
+
+
+def explanations(entries: Sequence[Entry], tensors: Sequence[TensorResult]) -> list[str]:
+    """What --explain found, in counts."""
+    from accuracy_eval.explained import explanations_text
+
+    return explanations_text(tensors, exact=[e.label for e in entries if e.dump.platform.get("label") == "numpy"])
+
+
+def _dump_info(e: Entry) -> DumpInfo:
+    suite, digest = (str(e.dump.info.get(k, "")) for k in ("suite", "suite_digest"))
+    return DumpInfo(
+        e.label, str(e.dump.path), e.dump.content_digest, suite, digest, dict(e.dump.platform), dict(e.dump.info.get("numerics", {}))
+    )
