@@ -189,18 +189,22 @@ def _spread(size: int, count: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, size - 1, min(size, count)).astype(np.int64)) if size else np.zeros(0, np.int64)
 
 
-# of a line: Σ half ulp², Σ value², Σ typical⁴, Σ 1/typical², elements, largest (budget/typical)²
-HALF, VALUE, FOURTH, INVERSE, COUNT, RATIO = range(6)
+# of a line: Σ half ulp², Σ value², Σ typical⁴, Σ 1/typical², elements, largest (budget/typical)²; Σ of (value/typical)²,
+# value·half/typical², (half/typical)²
+HALF, VALUE, FOURTH, INVERSE, COUNT, RATIO, SHARE, CROSS, ROUNDED = range(9)
+LINE_SUMS = 9
 LEAST = 1e-250  # of Σ typical⁴: below, squares of squares have lost what they were
 
 
 def _line_sums(half: Values, values: Values, budget: Values, typical: Values) -> NDArray[np.float64]:
-    """Line sums [columns, 6] of a block [rows, columns]."""
+    """Line sums [columns, LINE_SUMS] of a block [rows, columns]."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         square = np.square(typical)
         sums = [np.square(half).sum(0), np.square(values).sum(0), np.square(square).sum(0), (1 / square).sum(0)]
         ratio = np.square(budget / typical).max(0)
-    return np.stack([*sums, np.full(half.shape[1], float(half.shape[0])), ratio], axis=1)
+        share, rounding = np.abs(values) / typical, half / typical
+        of_gain = [np.square(share).sum(0), (share * rounding).sum(0), np.square(rounding).sum(0)]
+    return np.stack([*sums, np.full(half.shape[1], float(half.shape[0])), ratio, *of_gain], axis=1)
 
 
 def _by_tiles(columns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -235,6 +239,19 @@ def _likely(lines: NDArray[np.float64]) -> float:
     return float(np.quantile(sizes, 0.95, method="higher")) if len(sizes) == len(lines) > 0 else math.inf
 
 
+def _likely_gain(lines: NDArray[np.float64]) -> float:
+    """The gain whose errors fail the gate in one of the lines; Inf where rounding hides it.
+
+    An element's error is its share g·value, two roundings of up to half an ulp, less the half ulp that its code stands for: the square of
+    its use is (g·value - half)² + ⅔·half² in the mean, in units of typical².
+    """
+    x = lines[(lines[:, COUNT] >= FEWEST) & (lines[:, SHARE] > 0) & np.isfinite(lines).all(axis=1)]
+    with np.errstate(invalid="ignore"):
+        root = np.sqrt(np.square(x[:, CROSS]) - x[:, SHARE] * (5 / 3 * x[:, ROUNDED] - LIMIT**2 * x[:, COUNT]))
+        gains = (x[:, CROSS] + root) / x[:, SHARE]
+    return float(np.nanmin(gains)) if np.isfinite(gains).any() else math.inf
+
+
 class ResolutionMeter:
     """Collects a Resolution from the panels of a reference, in any order.
 
@@ -255,7 +272,7 @@ class ResolutionMeter:
         self._column_changes: list[NDArray[np.float64]] = []  # [2, looked_at, rows]
         self._height = 0
         self._row_lines: list[NDArray[np.float64]] = []
-        self._column_lines = np.zeros((columns, 6))
+        self._column_lines = np.zeros((columns, LINE_SUMS))
         self._tile_lines: list[NDArray[np.float64]] = []
         self._problem = problem
         if problem is not None:
@@ -375,7 +392,7 @@ class ResolutionMeter:
             seen, total = int((self._seen & there).sum()), int(there.sum())
             missing = np.nonzero(there & ~self._seen)[0]
             unseen = int(missing[0]) if missing.size else None
-        by_row, by_tile = (np.concatenate(x) if x else np.zeros((0, 6)) for x in (self._row_lines, self._tile_lines))
+        by_row, by_tile = (np.concatenate(x) if x else np.zeros((0, LINE_SUMS)) for x in (self._row_lines, self._tile_lines))
         element_95, row_95, column_95, gain_95 = self._probable()
         tile = _certain(by_tile)
         return Resolution(
@@ -391,7 +408,7 @@ class ResolutionMeter:
             element_95=element_95,
             row_95=min(row_95, _likely(by_row)),
             column_95=min(column_95, _likely(self._column_lines)),
-            gain_95=gain_95,
+            gain_95=min(gain_95, *map(_likely_gain, (by_row, self._column_lines, by_tile))),
         )
 
 

@@ -1,6 +1,6 @@
 """Single faults put into the GEMM outputs of a dump: does the stated resolution say from what size on they are caught?
 
-    python benchmarks/injection.py h200.h5 [more.h5 …] [--faults 24] [--cases 400] [--json]
+    python benchmarks/injection.py h200.h5 [more.h5 …] [--faults 100] [--cases 400] [--json]
 
 For every random-lane GEMM output that passes, faults of four kinds are added to the stored values, which are then rounded to the
 output format again: one element changed; normal noise in one row; normal noise in one column; everything multiplied by 1 ± g. For
@@ -26,7 +26,7 @@ from accuracy_eval.budget import within_budget
 from accuracy_eval.formats import decode, encode, ulp
 from accuracy_eval.gates import load_profile
 from accuracy_eval.judge import judge_tensor, side_of
-from accuracy_eval.metrics.aggregates import FEWEST, LIMIT
+from accuracy_eval.metrics.aggregates import FEWEST, LIMIT, TILE
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Output, Reference
@@ -34,6 +34,7 @@ from accuracy_eval.records import Case, Coded, Side, Verdict
 from accuracy_eval.store import Dump
 
 KINDS = ("element", "row", "column", "gain")
+EVERY = 1 << 14  # single elements changed: all of an output both ways where that is no more
 FACTOR = 1.5  # how far the observed size may be from the predicted one
 
 
@@ -60,6 +61,11 @@ class Tensor:
     typical: np.ndarray
     reference: Reference
 
+    @property
+    def operands(self) -> str:
+        """Format of the operands, and the recipe that quantised them."""
+        return f"{self.case.format} {self.case.recipe}".strip()
+
     def judge(self, codes: np.ndarray) -> Side:
         side = side_of("dump", Coded(codes.reshape(self.output.shape), self.output.format), contract=self.contract)
         return judge_tensor(self.case, self.name, "gemm", "", self.output, [side], {"dump": self.reference}, load_profile("default")).sides[
@@ -82,8 +88,14 @@ class Tensor:
             return together | (np.abs(values - truth) - np.spacing(np.abs(values)) / 2 > budget).any(axis=1)
         return together | ~within_budget(codes, truth, budget, fmt).all(axis=1)
 
+    def tiles(self) -> Iterator[tuple[int, int]]:
+        """Corners of the tiles that a gate looks at."""
+        m, n = self.values.shape
+        corners = ((i, j) for i in range(0, m, TILE) for j in range(0, n, TILE))
+        return (c for c in corners if min(TILE, m - c[0]) * min(TILE, n - c[1]) >= FEWEST)
+
     def together(self, f: Faults, values: np.ndarray, truth: np.ndarray) -> np.ndarray:
-        """Which faults the gate on the row or column they fill sees; those of a whole output in their worst row or column."""
+        """Which faults the gate on the row or column they fill sees; those of a whole output in its worst row, column or tile."""
         if f.at.shape[1] < FEWEST:
             return np.zeros(len(values), bool)
         near = np.where(np.abs(truth) >= np.abs(values), np.abs(values), np.nextafter(np.abs(values), 0))
@@ -94,6 +106,7 @@ class Tensor:
             return np.sqrt(square.mean(axis=1)) > LIMIT
         lines = square.reshape(-1, *self.values.shape)
         uses = [lines.mean(axis=axis).max(axis=1) for axis in (1, 2) if lines.shape[axis] >= FEWEST]
+        uses += [lines[:, i : i + TILE, j : j + TILE].mean(axis=(1, 2)) for i, j in self.tiles()]
         return np.sqrt(np.max([*uses, np.zeros(len(values))], axis=0)) > LIMIT
 
 
@@ -136,8 +149,9 @@ def faults(t: Tensor, kind: str, count: int, rng: np.random.Generator) -> Faults
     if kind == "gain":
         return Faults(np.repeat(every.reshape(1, -1), 2, axis=0), t.values.reshape(-1) * np.array([[1.0], [-1.0]]))
     if kind == "element":
-        at = rng.integers(m * n, size=(count, 1))
-        return Faults(at, rng.choice([-1.0, 1.0], size=at.shape))
+        # thresholds of 16-bit outputs come in powers of two: a sample's 95 % point may fall on either side of a step
+        at = np.tile(every.reshape(-1, 1), (2, 1)) if 2 * m * n <= EVERY else rng.integers(m * n, size=(EVERY, 1))
+        return Faults(at, np.repeat([[1.0], [-1.0]], len(at) // 2, axis=0))
     lines = every if kind == "row" else every.T
     at = lines[rng.integers(len(lines), size=count)]
     rms = np.sqrt(np.mean(np.square(t.truth.reshape(-1)[at]), axis=1, keepdims=True))
@@ -189,7 +203,7 @@ def confirmed_by_judge(t: Tensor, f: Faults, index: int, size: float) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dumps", nargs="+")
-    parser.add_argument("--faults", type=int, default=100, help="faults of a kind for each output; four times as many single elements")
+    parser.add_argument("--faults", type=int, default=100, help="rows, columns and k of each output; of single elements all, up to 16384")
     parser.add_argument("--cases", type=int, default=400, help="outputs at most, spread over the dumps")
     parser.add_argument("--confirm", type=int, default=1, help="faults of a kind for each output that the judge itself confirms")
     parser.add_argument("--json", action="store_true", help="every kind × output as JSON")
@@ -208,7 +222,7 @@ def main() -> int:
             predicted = float(healthy.resolution[f"{kind}_95"])
             if not 0 < predicted < math.inf:
                 continue
-            made = faults(t, kind, options.faults * (4 if kind == "element" else 1), rng)
+            made = faults(t, kind, options.faults, rng)
             sizes = thresholds(t, made, predicted)
             for index in range(min(options.confirm, len(sizes))):
                 if sizes[index] < math.inf:
@@ -217,13 +231,15 @@ def main() -> int:
             if len(sizes):
                 total += len(sizes)
                 observed = float(np.quantile(sizes, 0.95, method="higher"))
-                rows.append({"output": t.name, "kind": kind, "predicted": predicted, "observed": observed, "faults": len(sizes)})
+                found_here = {"predicted": predicted, "observed": observed, "faults": len(sizes)}
+                rows.append({"output": t.name, "operands": t.operands, "kind": kind, **found_here})
         if t.reference.problem is not None and healthy.resolution["k_total"]:
             caught, tried = lost_k(t, options.faults, rng)
             total += tried
             if tried and healthy.resolution["k_seen"]:
                 share = healthy.resolution["k_seen"] / healthy.resolution["k_total"]
-                rows.append({"output": t.name, "kind": "lost k", "predicted": share, "observed": caught / tried, "faults": tried})
+                found_here = {"predicted": share, "observed": caught / tried, "faults": tried}
+                rows.append({"output": t.name, "operands": t.operands, "kind": "lost k", **found_here})
     if options.json:
         print(json.dumps(rows))
     print(report(rows))
@@ -243,11 +259,10 @@ def held(rows: list[dict[str, Any]]) -> float:
 
 
 def report(rows: list[dict[str, Any]]) -> str:
-    """The ratio observed/predicted by kind and output format: median, 5 % and 95 % quantiles, and the share within the factor."""
+    """The ratio observed/predicted by kind and operands: median, 5 % and 95 % quantiles, and the share within the factor."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for r in rows:
-        fmt = next(f for f in ("bfloat16", "tfloat32", "float16", "float32", "float64") if f".{f}" in r["output"])
-        groups[r["kind"], fmt].append(r)
+        groups[r["kind"], r["operands"]].append(r)
     lines = [f"| fault | operands | outputs | faults | observed / predicted, 5 % · median · 95 % | within {FACTOR}× |", "|-|-|-|-|-|-|"]
     order = sorted(groups, key=lambda g: ((*KINDS, "lost k").index(g[0]), g[1]))
     for kind, fmt in order:

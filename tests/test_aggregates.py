@@ -206,3 +206,21 @@ def test_a_lost_product_that_no_element_shows_is_seen_in_its_row():
     (side,) = judged(problem, panel, encode(panel.values - lost, "float32")).sides
     assert side.verdict is Verdict.FAIL
     assert "budget" not in {g.gate for g in side.gates if g.passed is False}
+
+
+@pytest.mark.parametrize("fmt", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("k", [64, 512])
+def test_the_gain_that_a_pass_names_fails_and_a_little_less_passes(k, fmt):
+    problem, panel = product(k, 96, 80, fmt)
+    size = meter_of(problem, panel, fmt)[0].gain_95
+    rounded = decode(encode(panel.values, fmt), fmt)
+    for sign in (1, -1):
+        above, below = (encode(rounded * (1 + sign * g), fmt) for g in (1.15 * size, 0.85 * size))
+        assert judged(problem, panel, above, fmt).sides[0].verdict is Verdict.FAIL
+        assert judged(problem, panel, below, fmt).sides[0].verdict is not Verdict.FAIL
+
+
+def test_the_row_that_uses_most_decides_the_gain_of_a_float32_output():
+    problem, panel = product(64, 96, 80)
+    sharp, plain = meter_of(problem, panel, "float32")
+    assert sharp.gain_95 < 0.9 * plain.gain_95
