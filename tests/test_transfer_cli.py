@@ -6,23 +6,16 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support_sshd import Server, running_sshd
+from support_sshd import Server
 
 from accuracy_eval.cli import progress as bars
 from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.records import Verdict
 from accuracy_eval.store import Dump
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_sshd(tmp_path_factory.mktemp("server") / "s") as s:
-        yield s
 
 
 @pytest.fixture(scope="module")

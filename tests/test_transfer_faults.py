@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import resource
@@ -20,40 +19,12 @@ import numpy as np
 import pytest
 from support_proxy import CuttingProxy
 from support_sshd import Server, make_key, running_sshd
+from support_transfer import MiB, make_file, move, sha256_of
 
 from accuracy_eval.errors import DigestMismatch, Interrupted, TransferError
-from accuracy_eval.transfer import Action, FileResult, Options, transfer
+from accuracy_eval.transfer import Action, FileResult, Options, Remote, transfer
 
-MiB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_sshd(tmp_path_factory.mktemp("server") / "s") as s:
-        yield s
-
-
-@pytest.fixture(autouse=True)
-def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-
-
-def _file(path: Path, size: int, seed: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(np.random.default_rng(seed).bytes(size))
-    return path
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _move(server: Server, direction: str, source: Path, target: Path, port: int | None = None, **more: Any) -> FileResult:
-    """Up to the server or down from it: on loopback both ends see the same files."""
-    options = server.options(**more)
-    if direction == "up":
-        return transfer([str(source)], server.at(target, port), options=options)[0]
-    return transfer([server.at(source, port)], str(target), options=options)[0]
+pytestmark = pytest.mark.usefixtures("no_agent")
 
 
 def await_file(path: Path) -> None:
@@ -71,38 +42,38 @@ OFFSETS = random.Random(7).sample(range(2 * MiB // 20, 2 * MiB), 20)
 def test_a_connection_cut_anywhere_is_resumed_to_the_same_bytes(
     server: Server, tmp_path: Path, direction: str, number: int, offset: int
 ) -> None:
-    source, target = _file(tmp_path / "a", 2 * MiB, offset), tmp_path / "there" / "b"
+    source, target = make_file(tmp_path / "a", 2 * MiB, offset), tmp_path / "there" / "b"
     method = ("exec", "sftp")[number % 2]
     with CuttingProxy(server.port, offset, direction) as proxy:
         server.know(proxy.port)
         with pytest.raises(Interrupted, match="run again to go on from here"):
-            _move(server, direction, source, target, proxy.port, method=method)
+            move(server, direction, source, target, proxy.port, method=method)
         assert proxy.cuts == 1
     part = target.with_name("b.part")
     await_file(part)  # the far end may still be starting to write what has reached it
     on_disk = part.stat().st_size
     assert on_disk < offset
     assert not target.exists()
-    result = _move(server, direction, source, target, method=method)
+    result = move(server, direction, source, target, method=method)
     server.know()
     assert on_disk <= result.resumed_from < 2 * MiB  # the far end may have written more of what it had, once the connection was gone
-    assert result.sha256 == _sha256(source) == _sha256(target)
+    assert result.sha256 == sha256_of(source) == sha256_of(target)
     assert not part.exists()
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_line_that_breaks_again_and_again_gets_the_file_through_by_itself(server: Server, tmp_path: Path, direction: str) -> None:
-    source, target = _file(tmp_path / "a", 12 * MiB), tmp_path / "b"
+    source, target = make_file(tmp_path / "a", 12 * MiB), tmp_path / "b"
     notes: list[str] = []
     with CuttingProxy(server.port, 5 * MiB, direction) as proxy:
         server.know(proxy.port)
-        result = _move(server, direction, source, target, proxy.port, retries=2, note=notes.append)
+        result = move(server, direction, source, target, proxy.port, retries=2, note=notes.append)
         cuts = proxy.cuts
     server.know()
     assert cuts >= 2
     assert sum("trying again in" in n for n in notes) == cuts
-    assert (result.action, result.sha256) == (Action.RESUMED, _sha256(source))
-    assert _sha256(target) == _sha256(source)
+    assert (result.action, result.sha256) == (Action.RESUMED, sha256_of(source))
+    assert sha256_of(target) == sha256_of(source)
 
 
 def test_a_line_that_never_gets_further_is_given_up(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +85,7 @@ def test_a_line_that_never_gets_further_is_given_up(server: Server, tmp_path: Pa
         with pytest.raises(Interrupted) as e:
             # the first attempt gets further; those after it are cut before the sign-in is over
             transfer(
-                [str(_file(tmp_path / "a", 4 * MiB))],
+                [str(make_file(tmp_path / "a", 4 * MiB))],
                 server.at(target, proxy.port),
                 options=server.options(retries=2),
                 progress=lambda done, total: setattr(proxy, "_limit", 1000),
@@ -126,7 +97,7 @@ def test_a_line_that_never_gets_further_is_given_up(server: Server, tmp_path: Pa
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_server_that_is_killed_and_comes_back_costs_nothing(tmp_path: Path, direction: str) -> None:
-    source, target = _file(tmp_path / "a", 8 * MiB), tmp_path / "b"
+    source, target = make_file(tmp_path / "a", 8 * MiB), tmp_path / "b"
     with running_sshd(tmp_path / "s") as server:
         returned: list[threading.Timer] = []
 
@@ -142,8 +113,8 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(tmp_path: Path, di
         (result,) = transfer(*ends, options=options, progress=progress)
         returned[0].join()
     assert any("trying again" in n for n in notes)
-    assert (result.action, result.sha256) == (Action.RESUMED, _sha256(source))
-    assert _sha256(target) == _sha256(source)
+    assert (result.action, result.sha256) == (Action.RESUMED, sha256_of(source))
+    assert sha256_of(target) == sha256_of(source)
 
 
 @pytest.fixture
@@ -168,15 +139,15 @@ def test_a_disk_that_fills_at_the_far_end_is_named_and_leaves_no_false_file(
     small_disk: tuple[Server, Path], tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, folder = small_disk
-    source, target = _file(tmp_path / "a", 6 * MiB), folder / "b"
+    source, target = make_file(tmp_path / "a", 6 * MiB), folder / "b"
     monkeypatch.setattr("accuracy_eval.transfer.remote.Remote.check_room", lambda *a: None)  # as if it had filled meanwhile
     with pytest.raises(TransferError, match=f"{server.label}: {target}"):
-        _move(server, "up", source, target, method=method)
+        move(server, "up", source, target, method=method)
     assert not target.exists()
     assert target.with_name("b.part").stat().st_size <= 4 * MiB
-    small = _file(tmp_path / "c", MiB)
+    small = make_file(tmp_path / "c", MiB)
     target.with_name("b.part").unlink()
-    assert _move(server, "up", small, folder / "c", method=method).sha256 == _sha256(folder / "c")
+    assert move(server, "up", small, folder / "c", method=method).sha256 == sha256_of(folder / "c")
 
 
 @pytest.mark.parametrize("method", ["exec", "sftp"])
@@ -190,53 +161,61 @@ def test_a_file_larger_than_what_is_free_is_refused_before_a_byte_is_sent(server
     with pytest.raises(
         TransferError, match=rf"{server.label}:{tmp_path}/far: {size} bytes are to be written, \d+ are free; make room there"
     ):
-        _move(server, "up", source, tmp_path / "far" / "b", method=method)
+        move(server, "up", source, tmp_path / "far" / "b", method=method)
     with pytest.raises(TransferError, match=rf"{tmp_path}/back: {size} bytes are to be written, \d+ are free; make room"):
-        _move(server, "down", source, tmp_path / "back" / "b", method=method)
+        move(server, "down", source, tmp_path / "back" / "b", method=method)
     assert list((tmp_path / "far").iterdir()) == []
 
 
-def test_a_file_that_changes_while_it_is_fetched_is_found(server: Server, tmp_path: Path) -> None:
-    """Its end changes when the far end's digest is long made and that end, beyond what a connection has on its way, is still to come."""
-    source, target = _file(tmp_path / "a", 64 * MiB), tmp_path / "b"
+def test_a_file_that_changes_while_it_is_fetched_is_found(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end changes when the far end's digest is made and that end, beyond what a connection has on its way, is still to come."""
+    source, target = make_file(tmp_path / "a", 64 * MiB), tmp_path / "b"
     changed = []
+    digest, digested = Remote.digest, threading.Event()
+
+    def watched(*arguments: Any) -> str:
+        found = digest(*arguments)
+        digested.set()
+        return found
 
     def progress(done: int, total: int) -> None:
         if done > 8 * MiB and not changed:
             changed.append(done)
+            assert digested.wait(30)
             with source.open("r+b") as f:
                 f.seek(-7, 2)
                 f.write(b"changed")
 
+    monkeypatch.setattr(Remote, "digest", watched)
     with pytest.raises(DigestMismatch, match="the bytes changed on the way or at the far end"):
-        transfer([server.at(source)], str(target), options=server.options(rate_limit=32 * MiB), progress=progress)
+        transfer([server.at(source)], str(target), options=server.options(), progress=progress)
     assert not target.exists()
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_copy_that_rots_after_the_transfer_is_found_and_mended(server: Server, tmp_path: Path, direction: str) -> None:
-    source, target = _file(tmp_path / "a", MiB), tmp_path / "b"
-    _move(server, direction, source, target)
+    source, target = make_file(tmp_path / "a", MiB), tmp_path / "b"
+    move(server, direction, source, target)
     with target.open("r+b") as f:
         f.seek(MiB // 2)
         f.write(b"rot")
-    assert _sha256(target) != _sha256(source)
-    assert _move(server, direction, source, target).action == Action.SENT
-    assert _sha256(target) == _sha256(source)
+    assert sha256_of(target) != sha256_of(source)
+    assert move(server, direction, source, target).action == Action.SENT
+    assert sha256_of(target) == sha256_of(source)
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("method", ["exec", "sftp"])
 def test_a_line_that_goes_silent_is_given_up_after_the_time_out(server: Server, tmp_path: Path, direction: str, method: str) -> None:
-    source, target = _file(tmp_path / "a", 16 * MiB), tmp_path / "b"
+    source, target = make_file(tmp_path / "a", 16 * MiB), tmp_path / "b"
     with CuttingProxy(server.port, 2 * MiB, direction, stall=True) as proxy:
         server.know(proxy.port)
         with pytest.raises(Interrupted, match=r"no answer in time \(timed out\); .*run again to go on from here"):
-            _move(server, direction, source, target, proxy.port, method=method, timeout_s=0.5)
+            move(server, direction, source, target, proxy.port, method=method, timeout_s=0.5)
         assert proxy.cuts == 1
     server.know()
     assert target.with_name("b.part").stat().st_size < 16 * MiB
-    assert _move(server, direction, source, target, method=method).sha256 == _sha256(target)
+    assert move(server, direction, source, target, method=method).sha256 == sha256_of(target)
 
 
 def test_a_locked_key_signs_in_through_the_agent_without_a_question(
@@ -261,20 +240,26 @@ def test_a_locked_key_signs_in_through_the_agent_without_a_question(
         def never(prompt: str) -> str:
             raise AssertionError(prompt)
 
-        result = _move(server, "up", _file(tmp_path / "a", 10), tmp_path / "b", identity_files=(key,), ask=never)
+        result = move(server, "up", make_file(tmp_path / "a", 10), tmp_path / "b", identity_files=(key,), ask=never)
     finally:
         keys.write_text(before)
         agent.send_signal(signal.SIGTERM)
         agent.wait(10)
-    assert result.sha256 == _sha256(tmp_path / "b")
+    assert result.sha256 == sha256_of(tmp_path / "b")
 
 
 def test_no_secret_is_in_messages(server: Server, tmp_path: Path) -> None:
     key = make_key(tmp_path / "locked", passphrase="open sesame")
     notes: list[str] = []
     with pytest.raises(TransferError) as e:
-        _move(
-            server, "up", _file(tmp_path / "a", 10), tmp_path / "b", identity_files=(key,), ask=lambda prompt: "s3cret", note=notes.append
+        move(
+            server,
+            "up",
+            make_file(tmp_path / "a", 10),
+            tmp_path / "b",
+            identity_files=(key,),
+            ask=lambda prompt: "s3cret",
+            note=notes.append,
         )
     assert "s3cret" not in "".join([str(e.value), *notes])
 
@@ -300,7 +285,7 @@ def test_five_gibibytes_go_on_past_four_and_over_several_new_keys(tmp_path: Path
                     file.seek(position)
                     file.write(mark)
     with running_sshd(tmp_path / "s", extra="RekeyLimit 4M") as server:
-        result = _move(server, direction, source, target, timeout_s=60.0)
+        result = move(server, direction, source, target, timeout_s=60.0)
     assert (result.action, result.resumed_from, result.size_bytes) == (Action.RESUMED, size - left, size)
     with target.open("rb") as file:
         for position, mark in marks.items():
@@ -312,12 +297,12 @@ def test_five_gibibytes_go_on_past_four_and_over_several_new_keys(tmp_path: Path
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("method", ["exec", "sftp"])
 def test_two_transfers_of_one_file_at_once_leave_it_whole(server: Server, tmp_path: Path, direction: str, method: str) -> None:
-    source, target = _file(tmp_path / "a", 8 * MiB), tmp_path / "b"
+    source, target = make_file(tmp_path / "a", 8 * MiB), tmp_path / "b"
     ends: list[FileResult | TransferError] = []
 
     def work() -> None:
         try:
-            ends.append(_move(server, direction, source, target, method=method, retries=8, rate_limit=40e6))
+            ends.append(move(server, direction, source, target, method=method, retries=8, rate_limit=40e6))
         except TransferError as error:
             ends.append(error)
 
@@ -326,7 +311,7 @@ def test_two_transfers_of_one_file_at_once_leave_it_whole(server: Server, tmp_pa
         t.start()
     for t in threads:
         t.join()
-    assert [e.sha256 for e in ends if isinstance(e, FileResult)] == [_sha256(source)] * 2, ends
+    assert [e.sha256 for e in ends if isinstance(e, FileResult)] == [sha256_of(source)] * 2, ends
     assert target.read_bytes() == source.read_bytes()
     assert not (tmp_path / "b.part").exists()
 
@@ -334,11 +319,11 @@ def test_two_transfers_of_one_file_at_once_leave_it_whole(server: Server, tmp_pa
 def test_a_transfer_that_another_one_holds_up_says_so(server: Server, tmp_path: Path) -> None:
     import fcntl
 
-    source, target = _file(tmp_path / "a", MiB), tmp_path / "b"
+    source, target = make_file(tmp_path / "a", MiB), tmp_path / "b"
     with (tmp_path / "b.part").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(Interrupted) as e:
-            _move(server, "down", source, target)
+            move(server, "down", source, target)
     assert str(e.value) == f"{target}.part: another transfer is writing it; wait until that has ended, or name another destination"
 
 

@@ -28,30 +28,7 @@ from accuracy_eval.transfer.remote import SMALL_BYTES
 
 SIZE = 3 * (1 << 20) + 17
 UTF8 = [n for n in HOSTILE if "\udcff" not in n]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_sshd(tmp_path_factory.mktemp("server") / "s") as s:
-        yield s
-
-
-@pytest.fixture(scope="module")
-def sftp_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_sshd(tmp_path_factory.mktemp("sftp_only") / "s", extra="ForceCommand internal-sftp") as s:
-        yield s
-
-
-@pytest.fixture(scope="module")
-def shell_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_sshd(tmp_path_factory.mktemp("shell_only") / "s", sftp=False) as s:
-        yield s
-
-
-@pytest.fixture(params=["server", "sftp_only", "shell_only"])
-def any_server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+pytestmark = pytest.mark.usefixtures("no_agent")
 
 
 def _data(size: int = SIZE, seed: int = 0) -> bytes:
@@ -444,11 +421,6 @@ def locked(server: Server, tmp_path: Path) -> Iterator[Path]:
     keys.write_text(before + key.with_name("locked.pub").read_text())
     yield key
     keys.write_text(before)
-
-
-@pytest.fixture(autouse=True)
-def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
 
 
 def test_a_key_with_a_passphrase_is_asked_for(server: Server, locked: Path, tmp_path: Path) -> None:

@@ -2,91 +2,42 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from support_proxy import CuttingProxy, DelayProxy
-from support_sshd import Server, make_key, running_sshd
+from support_sshd import Server, make_key
+from support_transfer import MiB, make_file, move, sha256_of
 
 from accuracy_eval.errors import Interrupted, TransferError
-from accuracy_eval.transfer import Action, FileResult, transfer
+from accuracy_eval.transfer import Action
 from accuracy_eval.transfer import remote as remotes
 from accuracy_eval.transfer.openssh import OpenSsh
 from accuracy_eval.transfer.parallel import AHEAD_BYTES, SEGMENT_BYTES, Segments
 
-MiB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_sshd(tmp_path_factory.mktemp("server") / "s") as s:
-        yield s
-
-
-@pytest.fixture(scope="module")
-def sftp_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_sshd(tmp_path_factory.mktemp("sftp_only") / "s", extra="ForceCommand internal-sftp") as s:
-        yield s
-
-
-@pytest.fixture(scope="module")
-def shell_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_sshd(tmp_path_factory.mktemp("shell_only") / "s", sftp=False) as s:
-        yield s
-
-
-@pytest.fixture(params=["server", "sftp_only", "shell_only"])
-def any_server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture(autouse=True)
-def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-
-
-def _file(path: Path, size: int, seed: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(np.random.default_rng(seed).bytes(size))
-    return path
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _move(server: Server, direction: str, source: Path, target: Path, port: int | None = None, **more: Any) -> FileResult:
-    options = server.options(**more)
-    if direction == "up":
-        return transfer([str(source)], server.at(target, port), options=options)[0]
-    return transfer([server.at(source, port)], str(target), options=options)[0]
+pytestmark = pytest.mark.usefixtures("no_agent")
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("size", [0, 1000, 3 * MiB])
 def test_the_ssh_program_alone_carries_files_both_ways(any_server: Server, tmp_path: Path, direction: str, size: int) -> None:
-    source, target = _file(tmp_path / "a 'b", size), tmp_path / "there" / "c d"
-    result = _move(any_server, direction, source, target, transport="openssh")
-    assert (result.action, result.sha256) == (Action.SENT, _sha256(source))
-    assert _sha256(target) == _sha256(source)
+    source, target = make_file(tmp_path / "a 'b", size), tmp_path / "there" / "c d"
+    result = move(any_server, direction, source, target, transport="openssh")
+    assert (result.action, result.sha256) == (Action.SENT, sha256_of(source))
+    assert sha256_of(target) == sha256_of(source)
     assert result.method in ("openssh", "sftp")
-    assert _move(any_server, direction, source, target, transport="openssh").action == Action.SKIPPED
+    assert move(any_server, direction, source, target, transport="openssh").action == Action.SKIPPED
 
 
 def test_the_ssh_program_leaves_no_process_and_no_socket(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "t").mkdir()
-    _move(server, "up", _file(tmp_path / "a", MiB), tmp_path / "b", transport="openssh")
+    move(server, "up", make_file(tmp_path / "a", MiB), tmp_path / "b", transport="openssh")
     assert list((tmp_path / "t").iterdir()) == []
     children = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "comm="], capture_output=True, text=True, check=False).stdout
     assert "ssh\n" not in children
@@ -94,53 +45,53 @@ def test_the_ssh_program_leaves_no_process_and_no_socket(server: Server, tmp_pat
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_cut_under_the_ssh_program_is_resumed(server: Server, tmp_path: Path, direction: str) -> None:
-    source, target = _file(tmp_path / "a", 12 * MiB), tmp_path / "b"
+    source, target = make_file(tmp_path / "a", 12 * MiB), tmp_path / "b"
     with CuttingProxy(server.port, 7 * MiB, direction) as proxy:
         server.know(proxy.port)
         with pytest.raises(Interrupted, match="run again to go on from here"):
-            _move(server, direction, source, target, proxy.port, transport="openssh")
+            move(server, direction, source, target, proxy.port, transport="openssh")
         assert proxy.cuts == 1
     server.know()
-    result = _move(server, direction, source, target, transport="openssh")
-    assert (result.action, result.sha256) == (Action.RESUMED, _sha256(target))
+    result = move(server, direction, source, target, transport="openssh")
+    assert (result.action, result.sha256) == (Action.RESUMED, sha256_of(target))
 
 
 def test_the_ssh_program_refuses_an_unknown_host_too(server: Server, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
-    source = _file(tmp_path / "a", 10)
+    source = make_file(tmp_path / "a", 10)
     with pytest.raises(TransferError, match="Host key verification failed"):
-        _move(server, "up", source, tmp_path / "b", transport="openssh", known_hosts=(known,))
+        move(server, "up", source, tmp_path / "b", transport="openssh", known_hosts=(known,))
     assert not (tmp_path / "b").exists()
-    result = _move(server, "up", source, tmp_path / "b", transport="openssh", known_hosts=(known,), accept_new=True)
-    assert result.sha256 == _sha256(tmp_path / "b")
+    result = move(server, "up", source, tmp_path / "b", transport="openssh", known_hosts=(known,), accept_new=True)
+    assert result.sha256 == sha256_of(tmp_path / "b")
     make_key(tmp_path / "other")
     known.write_text(f"[127.0.0.1]:{server.port} {(tmp_path / 'other.pub').read_text()}")
     with pytest.raises(TransferError, match="IDENTIFICATION HAS CHANGED"):
-        _move(server, "up", source, tmp_path / "c", transport="openssh", known_hosts=(known,), accept_new=True)
+        move(server, "up", source, tmp_path / "c", transport="openssh", known_hosts=(known,), accept_new=True)
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_the_faster_program_is_measured_and_said(server: Server, tmp_path: Path, direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remotes, "MEASURED_BYTES", MiB)
     notes: list[str] = []
-    source = _file(tmp_path / "a", 4 * MiB)
+    source = make_file(tmp_path / "a", 4 * MiB)
     for rates, chosen, method in (
         ({"paramiko": 3e6, "openssh": 7e6}, "openssh", "openssh"),
         ({"paramiko": 7e6, "openssh": 3e6}, "paramiko", "exec"),
     ):
         monkeypatch.setattr("accuracy_eval.transfer.speed.rate", lambda link, up, rates=rates: rates[link.name])
-        result = _move(server, direction, source, tmp_path / chosen, note=notes.append)
+        result = move(server, direction, source, tmp_path / chosen, note=notes.append)
         assert result.method == method
         assert notes[-1] == (
             f"{server.label}: by {chosen}, the faster of paramiko {rates['paramiko'] / 1e6:.0f} MB/s, ssh {rates['openssh'] / 1e6:.0f} MB/s"
         )
-        assert _sha256(tmp_path / chosen) == _sha256(source)
+        assert sha256_of(tmp_path / chosen) == sha256_of(source)
 
 
 def test_a_real_measurement_gives_rates_of_both(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remotes, "MEASURED_BYTES", MiB)
     notes: list[str] = []
-    _move(server, "down", _file(tmp_path / "a", 4 * MiB), tmp_path / "b", note=notes.append)
+    move(server, "down", make_file(tmp_path / "a", 4 * MiB), tmp_path / "b", note=notes.append)
     assert "the faster of paramiko " in notes[-1]
 
 
@@ -148,7 +99,7 @@ def test_without_an_ssh_program_paramiko_does_it(server: Server, tmp_path: Path,
     monkeypatch.setattr(remotes, "MEASURED_BYTES", MiB)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     notes: list[str] = []
-    assert _move(server, "up", _file(tmp_path / "a", 4 * MiB), tmp_path / "b", note=notes.append).method == "exec"
+    assert move(server, "up", make_file(tmp_path / "a", 4 * MiB), tmp_path / "b", note=notes.append).method == "exec"
     assert notes[-1].endswith("by paramiko; there is no ssh program here")
 
 
@@ -160,10 +111,10 @@ def test_where_the_ssh_program_cannot_sign_in_paramiko_does_it(server: Server, t
     keys.write_text(key.with_name("locked.pub").read_text())
     notes: list[str] = []
     try:
-        result = _move(
+        result = move(
             server,
             "up",
-            _file(tmp_path / "a", 4 * MiB),
+            make_file(tmp_path / "a", 4 * MiB),
             tmp_path / "b",
             identity_files=(key,),
             ask=lambda p: "open sesame",
@@ -179,15 +130,15 @@ def test_where_the_ssh_program_cannot_sign_in_paramiko_does_it(server: Server, t
 @pytest.mark.parametrize("transport", ["paramiko", "openssh"])
 @pytest.mark.parametrize("method", ["exec", "sftp"])
 def test_a_far_host_is_served_by_several_connections(server: Server, tmp_path: Path, direction: str, transport: str, method: str) -> None:
-    source, target = _file(tmp_path / "a", 40 * MiB + 3), tmp_path / "b"
+    source, target = make_file(tmp_path / "a", 40 * MiB + 3), tmp_path / "b"
     with DelayProxy(server.port, 0.01) as proxy:
         server.know(proxy.port)
-        result = _move(server, direction, source, target, proxy.port, transport=transport, method=method)
+        result = move(server, direction, source, target, proxy.port, transport=transport, method=method)
         connections = len(proxy._open) // 2
     server.know()
     assert connections == remotes.STREAMS
-    assert (result.action, result.sha256) == (Action.SENT, _sha256(source))
-    assert _sha256(target) == _sha256(source)
+    assert (result.action, result.sha256) == (Action.SENT, sha256_of(source))
+    assert sha256_of(target) == sha256_of(source)
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
@@ -196,34 +147,34 @@ def test_several_connections_that_are_cut_lose_no_more_than_what_was_on_its_way(
 ) -> None:
     monkeypatch.setattr("accuracy_eval.transfer.remote.FAR_RTT_S", 0.0)
     size = AHEAD_BYTES + 6 * SEGMENT_BYTES
-    source, target = _file(tmp_path / "a", size), tmp_path / "b"
+    source, target = make_file(tmp_path / "a", size), tmp_path / "b"
     limit = size // remotes.STREAMS - 2 * MiB  # the first connection to reach it ends them all
     with CuttingProxy(server.port, limit, direction) as proxy:
         server.know(proxy.port)
         with pytest.raises(Interrupted):
-            _move(server, direction, source, target, proxy.port, transport="paramiko")
+            move(server, direction, source, target, proxy.port, transport="paramiko")
         assert proxy.cuts >= 1
     server.know()
     assert not target.exists()
     arrived = target.with_name("b.part").stat().st_size
     assert 0 < arrived < size
-    result = _move(server, direction, source, target, transport="paramiko")
+    result = move(server, direction, source, target, transport="paramiko")
     assert result.resumed_from >= (arrived if direction == "down" else arrived - AHEAD_BYTES)
-    assert result.sha256 == _sha256(source) == _sha256(target)
+    assert result.sha256 == sha256_of(source) == sha256_of(target)
 
 
 def test_gaps_at_the_end_of_a_partial_file_cost_only_the_end(server: Server, tmp_path: Path) -> None:
     size = AHEAD_BYTES + 4 * MiB
-    source = _file(tmp_path / "a", size)
+    source = make_file(tmp_path / "a", size)
     data = bytearray(source.read_bytes()[: size - MiB])
     data[-2 * MiB : -MiB] = bytes(MiB)
     for direction in ("up", "down"):
         target = tmp_path / direction / "b"
         target.parent.mkdir()
         target.with_name("b.part").write_bytes(data)
-        result = _move(server, direction, source, target)
+        result = move(server, direction, source, target)
         assert (result.action, result.resumed_from) == (Action.RESUMED, size - MiB - AHEAD_BYTES)
-        assert _sha256(target) == _sha256(source)
+        assert sha256_of(target) == sha256_of(source)
 
 
 def test_segments_are_dealt_in_order_and_never_far_ahead() -> None:
@@ -280,11 +231,11 @@ print(int(peak) * 1024)
 
 @pytest.mark.parametrize("transport", ["paramiko", "auto"])
 def test_a_large_file_takes_less_than_150_megabytes_of_memory(server: Server, tmp_path: Path, transport: str) -> None:
-    source = _file(tmp_path / "a", 72 * MiB)
+    source = make_file(tmp_path / "a", 72 * MiB)
     with DelayProxy(server.port, 0.006) as proxy:  # far enough for several connections
         server.know(proxy.port)
         words = [source, server.at(tmp_path / "b", proxy.port), tmp_path / "c", server.user_key, server.known_hosts, transport]
         run = subprocess.run([sys.executable, "-c", _MEASURE, *map(str, words)], capture_output=True, text=True, check=True)
     server.know()
     assert int(run.stdout) < 150e6
-    assert _sha256(tmp_path / "c") == _sha256(source)
+    assert sha256_of(tmp_path / "c") == sha256_of(source)

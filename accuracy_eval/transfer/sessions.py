@@ -141,7 +141,7 @@ def connect(location: Location, options: Options) -> Session:
 
 
 def _connect(location: Location, options: Options, through: Session | None, depth: int) -> Session:
-    import paramiko
+    from accuracy_eval.transfer.rekeying import RekeyingTransport
 
     logging.getLogger("paramiko").addHandler(_QUIET)  # what goes wrong is raised; unhandled, Python would print it as well
     if depth > MAX_JUMPS:
@@ -152,7 +152,7 @@ def _connect(location: Location, options: Options, through: Session | None, dept
             for hop in target.jumps:
                 through = undo.enter_context(_connect(hop, replace(options, port=None), through, depth + 1))
         with failures_named(target.label, f"connecting through {through.label}" if through else "connecting", REACH):
-            transport = paramiko.Transport(_socket(target, options, through, undo))
+            transport = RekeyingTransport(_socket(target, options, through, undo))
         undo.callback(transport.close)
         transport.daemon = True
         transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = options.timeout_s

@@ -1,0 +1,41 @@
+"""paramiko's transport without its deadlock when keys are renewed. Imports paramiko: to be imported where a connection is made."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import paramiko
+
+
+class RekeyingTransport(paramiko.Transport):
+    """Keeps what is to be sent while keys are exchanged in order and sends it afterwards; nobody waits for that.
+
+    paramiko lets every sender wait, its own thread too when it has to answer the end of a channel: the very thread that would take
+    in the new keys then waits for them, and the connection ends after 30 s. A channel often ends just then: a file's last bytes are the
+    ones that pass REKEY_BYTES. How much can be kept is bounded by the channels' windows.
+    """
+
+    if TYPE_CHECKING:  # paramiko's annotations leave these out
+        active: bool
+
+        def _send_message(self, data: paramiko.Message) -> None: ...
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.clear_to_send_lock = RLock()  # type: ignore[assignment]  # held around methods that take it themselves
+        self._kept: deque[paramiko.Message] = deque()
+
+    def _send_user_message(self, data: paramiko.Message) -> None:
+        with self.clear_to_send_lock:
+            if self.clear_to_send.is_set():
+                self._send_message(data)
+            elif self.active:
+                self._kept.append(data)
+
+    def _parse_newkeys(self, m: paramiko.Message) -> None:
+        with self.clear_to_send_lock:
+            super()._parse_newkeys(m)  # type: ignore[misc]
+            while self._kept:
+                self._send_message(self._kept.popleft())

@@ -1,0 +1,54 @@
+"""Keys that are renewed while bytes travel: as after 512 MiB, but after as many as fit a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import paramiko
+import pytest
+from support_sshd import Server
+from support_transfer import MiB, make_file, move
+
+from accuracy_eval.transfer import Action
+
+pytestmark = pytest.mark.usefixtures("no_agent")
+
+
+@pytest.fixture
+def renewals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by one each time that a connection has changed to new keys, its first ones included."""
+    found: list[str] = []
+    log = paramiko.Transport._log
+
+    def watch(self: paramiko.Transport, level: int, message: str, *arguments: object) -> None:
+        if message.startswith("Switch to new keys"):
+            found.append(message)
+        log(self, level, message, *arguments)
+
+    monkeypatch.setattr(paramiko.Transport, "_log", watch)
+    return found
+
+
+@pytest.mark.parametrize("method", ["exec", "sftp"])
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_keys_are_renewed_while_bytes_travel(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renewals: list[str], direction: str, method: str
+) -> None:
+    monkeypatch.setattr(paramiko.Packetizer, "REKEY_BYTES", MiB // 4)
+    source, target = make_file(tmp_path / "a", 8 * MiB), tmp_path / "b"
+    assert move(server, direction, source, target, transport="paramiko", method=method).action is Action.SENT
+    assert target.read_bytes() == source.read_bytes()
+    assert len(renewals) > 4
+
+
+@pytest.mark.parametrize("limit", [MiB - 100_000, MiB - 1], ids=["near its end", "with its last packet"])
+def test_a_file_may_end_while_keys_are_renewed(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renewals: list[str], limit: int
+) -> None:
+    """The far end closes the channel before it sees that new keys are asked for: all it has to say is on its way already."""
+    source = make_file(tmp_path / "a", MiB)
+    monkeypatch.setattr(paramiko.Packetizer, "REKEY_BYTES", limit)
+    for name in "bcdef":
+        move(server, "down", source, tmp_path / name, transport="paramiko", method="exec")
+        assert (tmp_path / name).read_bytes() == source.read_bytes()
+    assert len(renewals) > 5  # more than connections; the last exchange may be cut short by the connection's end
