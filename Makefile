@@ -1,8 +1,8 @@
 # make demo: set everything up and compare this machine with a packaged H200 dump.  make test: set everything up and run the tests.
 PYTHON ?= python3
 VENV ?= .venv
-# The CPU build. For a GPU install your vendor's torch first and call make with TORCH= (empty).
-TORCH ?= torch==2.13.0
+# The CPU build, and the Triton that compiles this project's kernels. For a GPU install your vendor's torch first and call make with TORCH= (empty).
+TORCH ?= torch==2.13.0 triton==3.7.1
 BIN := $(VENV)/bin
 PYTEST_WORKERS ?= 2
 
