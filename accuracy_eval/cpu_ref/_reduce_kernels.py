@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.cpu_ref import _double_double as dd
 from accuracy_eval.cpu_ref._double_double import add, div, mul
-from accuracy_eval.cpu_ref.pairs import Pair, quick_two_sum, two_sum
+from accuracy_eval.cpu_ref.pairs import Pair, quick_two_sum, two_prod, two_sum
 from accuracy_eval.jit import kernel
 
 Array = NDArray[np.float64]
@@ -121,18 +121,18 @@ def softmax_gradients(x: Array, maximum: Array, grad: Array, out: Array) -> None
     high, low = np.empty(x.shape[1]), np.empty(x.shape[1])
     for i in range(x.shape[0]):
         _weights(x, i, maximum[i], high, low)
-        sh, sl, size = 0.0, 0.0, 0.0
+        sh, sl, plain = 0.0, 0.0, 0.0
         for j in range(x.shape[1]):
             g = grad[i, j]
-            size = max(size, abs(g))
+            plain += high[j] * g
             ph, pl = _product(high[j], low[j], g)
             sh, sl = add(sh, sl, ph, pl)
         for j in range(x.shape[1]):
             dh, dl = add(grad[i, j], 0.0, -sh, -sl)
-            if size < INF:
+            if abs(plain) < INF:
                 out[i, j], _ = _product_pair(high[j], low[j], dh, dl)
             else:
-                out[i, j] = NAN if grad[i, j] == 0.0 or math.isnan(sh) else high[j] * (grad[i, j] - sh)
+                out[i, j] = high[j] * (grad[i, j] - plain)
 
 
 @kernel
@@ -164,6 +164,23 @@ def max_gradients(x: Array, maximum: Array, grad: Array, out: Array) -> None:
                 out[i, j] = grad[i] / count
             else:
                 out[i, j] = grad[i] * 0.0
+
+
+@kernel
+def norms(x: Array, unit: Array, out: Array) -> None:
+    """sqrt(Σ x²) of finite rows; unit [r]: a power of two near the largest element of each, so that no square leaves float64."""
+    for i in range(x.shape[0]):
+        h, low = 0.0, 0.0
+        for j in range(x.shape[1]):
+            v = x[i, j] / unit[i]
+            p, e = two_prod(v, v)
+            h, t = two_sum(h, p)
+            h, low = quick_two_sum(h, low + (t + e))
+        root = math.sqrt(h)
+        if root > 0.0:
+            p, e = two_prod(root, root)
+            root += ((h - p) - e + low) / (2.0 * root)
+        out[i] = root * unit[i]
 
 
 @kernel

@@ -4,7 +4,8 @@
     reduce_gradient(name, x, grad)   the gradient with respect to x
     row_statistics(x)                running sums and norms of the rows
     sum_budget(x, contract)          error a sum may have under a contract
-    reduce_limit(name, x, ref, fmt)  error that max, logsumexp and softmax may have
+    reduce_limit(name, x, ref, fmt)  error that max, logsumexp, softmax and norm may have
+    log_steps(name, x, ref, fmt)     and what a logsumexp in 16-bit steps may have besides
 
 x is float64, [..., n], the exact operand values; results keep the leading axes ([...] or, softmax and gradients, [..., n]).
 """
@@ -145,6 +146,21 @@ def _softmax(x: Values) -> Values:
     return _per_row("softmaxes", x, np.empty_like(x))
 
 
+def _row_units(x: Values) -> Values:
+    """[r]: a power of two within a factor of two of the largest magnitude of each row, 1 where that is 0 or not finite."""
+    with np.errstate(invalid="ignore"):
+        top = np.max(np.abs(x), axis=1, initial=0.0)
+    return np.asarray(np.ldexp(1.0, np.frexp(np.where((top > 0) & np.isfinite(top), top, 1.0))[1] - 1))
+
+
+def _norm(x: Values) -> Values:
+    out, unit = np.empty(x.shape[0]), _row_units(x)
+    run = _loop("norms")
+    map_threads(lambda s: run(x[s], unit[s], out[s]), _rows(x))
+    nan, infinite = np.isnan(x).any(axis=1), np.isinf(x).any(axis=1)
+    return np.where(nan, np.nan, np.where(infinite, np.inf, out))
+
+
 def _sum_backward(x: Values, grad: Values) -> Values:
     return np.repeat(grad[:, None], x.shape[1], axis=1)
 
@@ -166,6 +182,12 @@ def _softmax_backward(x: Values, grad: Values) -> Values:
     return _per_row("softmax_gradients", x, np.empty_like(x), grad)
 
 
+def _norm_backward(x: Values, grad: Values) -> Values:
+    y = _norm(x)[:, None]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return np.where(y == 0.0, 0.0, x / y * grad[:, None])
+
+
 REDUCTIONS: dict[str, Reduction] = {
     r.name: r
     for r in (
@@ -185,6 +207,10 @@ REDUCTIONS: dict[str, Reduction] = {
         Reduction(
             "softmax", "e^(x − m) / Σ e^(x − m), m the maximum; a row of NaN where that is Inf, −Inf or NaN", _softmax, _softmax_backward,
             "s·(grad − Σ grad·s)", keeps_axis=True,
+        ),
+        Reduction(
+            "norm", "√Σx²; NaN with a NaN, else Inf with an Inf; 0 for an empty row", _norm, _norm_backward,
+            "grad · x / norm; 0 where the norm is 0",
         ),
     )
 }  # fmt: skip
@@ -267,9 +293,7 @@ def row_statistics(x: Any) -> RowStatistics:
     """Statistics of the rows of x [..., n], leading axes flattened."""
     rows, _ = _matrix(x)
     # squares of rows beyond 1e150 or below 1e-150 leave float64: such rows are measured in a power of two of their own
-    with np.errstate(invalid="ignore"):
-        top = np.max(np.abs(rows), axis=1, initial=0.0)
-    unit = np.ldexp(1.0, np.frexp(np.where((top > 0) & np.isfinite(top), top, 1.0))[1] - 1)
+    unit = _row_units(rows)
     total, absolute, squares, mean, rms, largest, coherence = (np.empty(rows.shape[0]) for _ in range(7))
     run = _loop("statistics")
     out = (total, absolute, squares, mean, rms, largest, coherence)
@@ -309,12 +333,13 @@ def sum_budget(x: Any, contract: Contract, *, mean: bool = False) -> Values:
 
 
 def reduce_limit(name: str | Reduction, x: Any, ref: Any, fmt: str | Format) -> Values:
-    """Allowed |actual − ref| of max, logsumexp and softmax, float64, shape of the result; ref: `reduce`'s values; fmt: the output's.
+    """Allowed |actual − ref| of max, logsumexp, softmax and norm, float64, shape of the result; ref: `reduce`'s values; fmt: the output's.
 
     Arithmetic in float32 (float64 for float64 outputs), u = 2^-24 or 2^-53, then one rounding to fmt:
     max 0 before it. A term e^(x − m) carries |x − m|·u from the difference and the error of exp, the sum of n positive terms
     λ·0.3·sqrt(n) ulp; logsumexp adds two roundings and the error of log, softmax a quotient. A softmax below the smallest normal
-    value of float32 may be flushed. 0 where ref is not finite.
+    value of float32 may be flushed. A norm is off by half of what its sum of squares is, squares below the smallest normal value
+    flushed, and by the root's rounding. 0 where ref is not finite.
     """
     r, out = get_reduction(name), get_format(fmt)
     if r.budgeted:
@@ -327,6 +352,11 @@ def reduce_limit(name: str | Reduction, x: Any, ref: Any, fmt: str | Format) -> 
         return np.where(np.isfinite(values), rounding, 0.0)
     step = inner.eps / 2
     accumulation = LAMBDA * _WALK * math.sqrt(rows.shape[1]) * inner.eps
+    if r.name == "norm":
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            flushed = _norm(np.where(np.abs(rows) < math.sqrt(inner.smallest_normal), rows, 0.0)).reshape(values.shape)
+            allowed = values * (accumulation / 2 + inner.eps) + flushed * np.fmin(flushed / values, 1.0)
+        return np.where(np.isfinite(values), allowed + rounding, 0.0)
     exp_error = limit_ulps("exp", inner) * inner.eps
     maximum = _max(rows) if rows.size else np.zeros(rows.shape[0])
     with np.errstate(invalid="ignore", over="ignore"):
@@ -341,3 +371,19 @@ def reduce_limit(name: str | Reduction, x: Any, ref: Any, fmt: str | Format) -> 
             log_size = np.abs(values - maximum.reshape(values.shape))
             allowed = relative.reshape(values.shape) + limit_ulps("log", inner) * ulp(log_size, inner) + ulp(values, inner)
         return np.where(np.isfinite(values), allowed + rounding, 0.0)
+
+
+def log_steps(name: str | Reduction, x: Any, ref: Any, fmt: str | Format) -> Values:
+    """What a 16-bit logsumexp may lose besides where it subtracts, exponentiates, sums and takes the logarithm as steps of their own, each
+    rounded to the operands' format; shape of the result, 0 for all else.
+
+    First order: u·Σ p·|x − m| (at most u·log n), u of exp, u of the sum, u·|log| of the log.
+    """
+    r, out, values = get_reduction(name), get_format(fmt), np.asarray(ref, np.float64)
+    rows, _ = _matrix(x)
+    if r.name != "logsumexp" or out.bits > 16 or not rows.size:
+        return np.zeros_like(values)
+    unit = out.eps / 2
+    with np.errstate(invalid="ignore"):
+        extra = unit * (np.log(rows.shape[1]) + 2.0 + np.abs(values - rows.max(axis=1).reshape(values.shape)))
+    return np.where(np.isfinite(values), extra, 0.0)

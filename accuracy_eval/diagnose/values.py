@@ -213,7 +213,7 @@ def flush_to_zero(look: Look) -> Finding | None:
 
 
 def range_violation(look: Look) -> Finding | None:
-    bounds = RANGES.get(look.context.op)
+    bounds = RANGES.get(look.context.op) if look.context.direction == "fwd" else None
     r = look.m.actual_range
     if bounds is None or r.low is None or r.high is None or look.context.actual is None or (bounds[0] <= r.low and r.high <= bounds[1]):
         return None

@@ -1,34 +1,23 @@
-"""Reductions over the last axis, each its own op: y = f(x), x [m, n]."""
+"""Reductions over the last axis, each its own op: y = f(x), x [m, n], forward and backward."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accuracy_eval.contracts import default_contract, parse_contract
 from accuracy_eval.cpu_ref.overflow import sum_overflows
-from accuracy_eval.cpu_ref.reduce import REDUCTIONS, Reduction, reduce, reduce_limit, sum_budget
-from accuracy_eval.formats import Values, decode, get_format, ulp
+from accuracy_eval.cpu_ref.reduce import REDUCTIONS, Reduction, log_steps, reduce, reduce_gradient, reduce_limit, sum_budget
+from accuracy_eval.cpu_ref.reduce_gradient import gradient_limit
+from accuracy_eval.formats import Format, Values, decode, get_format, ulp
 from accuracy_eval.ops.gemm import overflowing
-from accuracy_eval.ops.spec import (
-    Encoding,
-    Inputs,
-    Operand,
-    OpSpec,
-    Output,
-    Panel,
-    Reference,
-    operand_formats,
-    output_format,
-    row_blocks,
-    rows_and_columns,
-)
+from accuracy_eval.ops.panels import Part, by_rows
+from accuracy_eval.ops.spec import FLOATS, Encoding, Exempt, Inputs, Operand, OpSpec, Output, Reference, operand_formats, output_format
 from accuracy_eval.records import Case
-
-FORMATS = ("float32", "float64", "float16", "bfloat16")
 
 # (torch, x, keyword arguments: out= where the function takes it) -> result
 TORCH: dict[str, Callable[[Any, Any, dict[str, Any]], Any]] = {
@@ -37,65 +26,144 @@ TORCH: dict[str, Callable[[Any, Any, dict[str, Any]], Any]] = {
     "max": lambda torch, x, out: torch.amax(x, -1, **out),
     "logsumexp": lambda torch, x, out: torch.logsumexp(x, -1, **out),
     "softmax": lambda torch, x, out: torch.softmax(x, -1),
+    "norm": lambda torch, x, out: torch.linalg.vector_norm(x, 2, -1, **out),
 }
 
 
-def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
-    return (Operand("x", (case.dims["m"], case.dims["n"]), operand_formats(case, 1, encoding)[0], ("m", "n")),)
+Rows = slice | NDArray[np.int64]
+
+
+class _RowsOf(Protocol):
+    """Values of some rows of an operand."""
+
+    def __call__(self, name: str, which: Rows, /) -> Values: ...
+
+
+def _operands(r: Reduction, case: Case, encoding: Encoding) -> tuple[Operand, ...]:
+    x = Operand("x", (case.dims["m"], case.dims["n"]), operand_formats(case, 1, encoding)[0], ("m", "n"))
+    if case.direction == "fwd":
+        return (x,)
+    return x, Operand("grad_result", x.shape if r.keeps_axis else x.shape[:1], x.format, x.axes if r.keeps_axis else x.axes[:1])
 
 
 def _outputs(r: Reduction, case: Case, encoding: Encoding) -> tuple[Output, ...]:
-    x = _operands(case, encoding)[0]
+    x = _operands(r, case, encoding)[0]
+    if case.direction == "bwd":
+        return (Output("dx", x.shape, x.format),)
     return (Output("result", x.shape if r.keeps_axis else x.shape[:1], output_format(case, x.format, encoding)),)
 
 
 def _torch(r: Reduction, torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
-    return {"result": TORCH[r.name](torch, t["x"], {"out": out["result"]} if "result" in out else {})}
+    if case.direction == "fwd":
+        return {"result": TORCH[r.name](torch, t["x"], {"out": out["result"]} if "result" in out else {})}
+    leaf = t["x"].detach().requires_grad_()
+    return {"dx": torch.autograd.grad(TORCH[r.name](torch, leaf, {}), leaf, t["grad_result"])[0]}
 
 
 def _reference(r: Reduction, case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
-    output, x = _outputs(r, case, encoding)[0], inputs["x"]
+    (output,), x = _outputs(r, case, encoding), inputs["x"]
 
-    def panels() -> Iterator[Panel]:
-        parts = list(_parts(r, x.codes, x.format, output.format, contract))
-        if r.keeps_axis:
-            yield from (Panel(first, truth, budget) for first, truth, budget in parts)
-            return
-        # one number a row: a single panel of one row holds them all
-        truth, budget = (np.concatenate([p[i] for p in parts]) if parts else np.empty(0) for i in (1, 2))
-        shape = rows_and_columns(output.shape)
-        yield Panel(0, truth.reshape(shape), budget.reshape(shape))
+    def rows(name: str, which: Rows) -> Values:
+        return decode(inputs[name].codes[which], inputs[name].format)
 
-    overflows = sum_overflows(lambda rows: decode(x.codes[rows], x.format), contract) if r.budgeted else None
-    exempt = overflowing(overflows, contract, output.format)
-    return {"result": Reference("values", output.format, output.shape, contract, panels, exempt=exempt)}
-
-
-def _parts(r: Reduction, codes: Any, fmt: str, out: str, contract: str) -> Iterator[tuple[int, Values, Values]]:
-    """(first row, truth, budget) of blocks of rows of x."""
-    for first, end in row_blocks(codes.shape):
-        values = decode(codes[first:end], fmt)
+    def forward(first: int, end: int) -> Part:
+        values = rows("x", slice(first, end))
         truth = reduce(r, values)
-        if r.budgeted:
-            budget = sum_budget(values, parse_contract(contract), mean=r.name == "mean")
-            yield first, truth, np.where(np.isfinite(truth), budget, 0.0)
-        else:
-            with np.errstate(invalid="ignore"):
-                # the limit covers the output's own rounding; what may be off before it is half an ulp less
-                budget = np.maximum(reduce_limit(r, values, truth, out) - ulp(truth, out) / 2, 0.0)
-                budget = budget + _separate_steps(r, values, truth, out)
-                yield first, truth, np.where(np.isfinite(truth), budget, 0.0)
+        return truth, _allowed(r, values, truth, output.format, contract)
+
+    def backward(first: int, end: int) -> Part:
+        values, grad = (rows(name, slice(first, end)) for name in ("x", "grad_result"))
+        truth = reduce_gradient(r, values, grad)
+        return truth, gradient_limit(r, values, grad, truth, output.format)
+
+    if case.direction == "fwd" and r.budgeted:
+        exempt = overflowing(sum_overflows(partial(rows, "x"), contract), contract, output.format)
+    else:
+        outside = _EXEMPT.get((r.name, case.direction))
+        exempt = outside(rows, output.format) if outside else None
+    return {output.name: by_rows(output, contract, x.shape, forward if case.direction == "fwd" else backward, exempt=exempt)}
 
 
-def _separate_steps(r: Reduction, x: Values, truth: Values, out: str) -> Values | float:
-    """What torch's 16-bit logsumexp may lose besides: it subtracts, exponentiates, sums and takes the log as ops of their own, each
-    rounded to the operand's format. First order: u·Σ p·|x - m| (at most u·log n), u of exp, u of the sum, u·|log| of the log."""
-    fmt = get_format(out)
-    if r.name != "logsumexp" or fmt.bits > 16 or not x.size:
-        return 0.0
-    unit = fmt.eps / 2
-    extra: Values = unit * (np.log(x.shape[1]) + 2.0 + np.abs(truth - x.max(axis=1)))
-    return np.where(np.isfinite(truth), extra, 0.0)
+def _allowed(r: Reduction, x: Values, truth: Values, out: str, contract: str) -> Values:
+    """Largest error before output rounding."""
+    if r.budgeted:
+        return sum_budget(x, parse_contract(contract), mean=r.name == "mean")
+    with np.errstate(invalid="ignore"):
+        # the limit covers the output's own rounding; what may be off before it is half an ulp less
+        return np.maximum(reduce_limit(r, x, truth, out) - ulp(truth, out) / 2, 0.0) + log_steps(r, x, truth, out)
+
+
+def _norm_outside(rows: _RowsOf, fmt: str) -> Exempt:
+    """0 where every square underflows, Inf where their sum overflows."""
+    inner = get_format("float64" if fmt == "float64" else "float32")
+
+    def mask(codes: NDArray[Any], values: Values, first_row: int) -> NDArray[np.bool_]:
+        found = decode(codes, fmt)
+        at = np.flatnonzero(np.isfinite(values) & ((found == 0) & (values > 0) | np.isposinf(found)))
+        out = np.zeros(values.shape, np.bool_)
+        for i in at:
+            x = np.abs(rows("x", np.array([i])))
+            out.flat[i] = (x**2 < inner.smallest_normal).all() if found.flat[i] == 0 else _overflows(values.flat[i], inner)
+        return out
+
+    return Exempt(mask, "elements 0 or Inf: every square underflows there, or their sum overflows")
+
+
+def _overflows(norm: Any, inner: Format) -> Any:
+    """Whether a sum of squares may leave the range of the arithmetic."""
+    return np.abs(norm) >= (1 - 2.0**-10) * np.sqrt(inner.max)
+
+
+def _norm_gradient_outside(rows: _RowsOf, fmt: str) -> Exempt:
+    """Rows whose norm is not known to half of itself, or overflows, or by which the gradient cannot be divided in the operands' format."""
+    inner, kept = get_format("float64" if fmt == "float64" else "float32"), get_format(fmt)
+    norm = REDUCTIONS["norm"]
+
+    def mask(codes: NDArray[Any], values: Values, first_row: int) -> NDArray[np.bool_]:
+        which = slice(first_row, first_row + len(codes))
+        x, grad = rows("x", which), rows("grad_result", which)
+        y = reduce(norm, x)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            unknown = 2 * reduce_limit(norm, x, y, fmt) >= y
+            outside = _overflows(y, inner) | (y >= kept.max) | (np.abs(grad) / y >= kept.max / 2)
+        return np.broadcast_to((np.isfinite(y) & (y > 0) & (unknown | outside))[:, None], codes.shape)
+
+    return Exempt(mask, "elements of rows whose norm, its squares or its quotient leave the range of their format: anything is right")
+
+
+def _weights_of_infinity(rows: _RowsOf, fmt: str) -> Exempt:
+    """Beside +Inf the weight of every other element is 0, or NaN as e^(x − Inf) / e^(Inf − Inf) is."""
+
+    def mask(codes: NDArray[Any], values: Values, first_row: int) -> NDArray[np.bool_]:
+        x = rows("x", slice(first_row, first_row + len(codes)))
+        return np.asarray(np.isposinf(x).any(axis=1, keepdims=True) & (x < np.inf) & (decode(codes, fmt) == 0))
+
+    return Exempt(mask, "elements 0 beside an Inf of their row: NaN and 0 are both right")
+
+
+def _centred_overflow(rows: _RowsOf, fmt: str) -> Exempt:
+    """grad − Σ grad·s may overflow where the weight that multiplies it is small or 0."""
+    inner, softmax = get_format("float64" if fmt == "float64" else "float32"), REDUCTIONS["softmax"]
+
+    def mask(codes: NDArray[Any], values: Values, first_row: int) -> NDArray[np.bool_] | None:
+        odd = ~np.isfinite(decode(codes, fmt)) & np.isfinite(values)
+        if not odd.any():
+            return None
+        which = slice(first_row, first_row + len(codes))
+        grad = rows("grad_result", which)
+        with np.errstate(invalid="ignore", over="ignore"):
+            dot = (np.abs(grad) * reduce(softmax, rows("x", which))).sum(axis=1, keepdims=True)
+            return np.asarray(odd & (np.abs(grad) + dot >= (1 - 2.0**-10) * inner.max))
+
+    return Exempt(mask, "elements Inf or NaN: grad − Σ grad·softmax may overflow there")
+
+
+_EXEMPT: dict[tuple[str, str], Callable[[_RowsOf, str], Exempt]] = {
+    ("norm", "fwd"): _norm_outside,
+    ("norm", "bwd"): _norm_gradient_outside,
+    ("logsumexp", "bwd"): _weights_of_infinity,
+    ("softmax", "bwd"): _centred_overflow,
+}
 
 
 def _op(r: Reduction) -> OpSpec:
@@ -104,12 +172,13 @@ def _op(r: Reduction) -> OpSpec:
         family="reduce",
         equation=f"y = {r.formula.split(';')[0]}",
         dims=(("m", "n"),),
-        formats=FORMATS,
-        operands=_operands,
+        formats=FLOATS,
+        operands=partial(_operands, r),
         outputs=partial(_outputs, r),
         torch=partial(_torch, r),
         reference=partial(_reference, r),
         contract=lambda case: default_contract(r.name, (case.format,)),
+        directions=("fwd", "bwd"),
         refuse=lambda case: "max of an empty axis has no value" if r.name == "max" and case.dims["n"] == 0 else None,
     )
 

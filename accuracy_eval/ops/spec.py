@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from accuracy_eval.ops.relations import Relation
 
 Encoding = Literal["ocp", "fnuz"]
+FLOATS = ("float32", "float64", "float16", "bfloat16")  # families of ops whose arithmetic is float32's, float64's for float64
 PANEL_ELEMENTS = 1 << 22  # elements per panel of a reference: 32 MiB of float64
 
 

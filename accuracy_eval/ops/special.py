@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,22 +10,20 @@ import numpy as np
 from accuracy_eval.cpu_ref.special import evaluate, limit
 from accuracy_eval.cpu_ref.special_functions import FUNCTIONS, Function
 from accuracy_eval.formats import decode, get_format, ulp
+from accuracy_eval.ops.panels import Part, by_rows
 from accuracy_eval.ops.spec import (
+    FLOATS,
     Encoding,
     Inputs,
     Operand,
     OpSpec,
     Output,
-    Panel,
     Reference,
     operand_formats,
     output_format,
-    row_blocks,
     rows_and_columns,
-)  # fmt: skip
+)
 from accuracy_eval.records import Case
-
-FORMATS = ("float32", "float64", "float16", "bfloat16")
 
 # (torch, operands, keyword arguments: out= where the function takes it) -> result
 Expression = Callable[[Any, list[Any], dict[str, Any]], Any]
@@ -73,22 +71,21 @@ def _op(function: Function) -> OpSpec:
     def reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
         output = outputs(case, encoding)[0]
         given = [inputs[n] for n in operand_names(function)]
+        views = [g.codes.reshape(rows_and_columns(g.shape)) for g in given]
 
-        def panels() -> Iterator[Panel]:
-            views = [g.codes.reshape(rows_and_columns(g.shape)) for g in given]
-            for first, end in row_blocks(output.shape):
-                x, *more = (decode(v[first:end], g.format) for v, g in zip(views, given, strict=True))
-                truth = evaluate(function, x, *more)
-                yield Panel(first, truth, allowed(function, x, truth, output.format))
+        def part(first: int, end: int) -> Part:
+            x, *more = (decode(v[first:end], g.format) for v, g in zip(views, given, strict=True))
+            truth = evaluate(function, x, *more)
+            return truth, allowed(function, x, truth, output.format)
 
-        return {"result": Reference("values", output.format, output.shape, contract, panels)}
+        return {"result": by_rows(output, contract, output.shape, part)}
 
     return OpSpec(
         name=function.name,
         family="special",
         equation=f"y = {function.formula.split(';')[0]}",
         dims=(("n",), ("m", "n")),
-        formats=FORMATS,
+        formats=FLOATS,
         operands=operands,
         outputs=outputs,
         torch=expression,

@@ -1,0 +1,116 @@
+"""Reductions forward and backward as ops: budgets that the framework keeps, faults that fail, a norm as mpmath gives it."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from support_ops import Known, codes_of
+
+from accuracy_eval.cpu_ref.reduce import REDUCTIONS, reduce, reduce_gradient
+from accuracy_eval.inputs import INPUT_CLASSES
+from accuracy_eval.records import Verdict
+
+every = pytest.mark.parametrize
+
+
+@every("op", REDUCTIONS)
+@every("fmt", ["float32", "float16", "bfloat16", "float64"])
+@every("direction", ["fwd", "bwd"])
+def test_what_torch_computes_passes_for_every_input_class(op, fmt, direction):
+    off = [Known(op, (5, 97), format=fmt, direction=direction, input_class=c).healthy() for c in INPUT_CLASSES]
+    assert [o for o in off if o] == []
+
+
+@every("op", ["mean", "softmax", "logsumexp", "norm", "max"])
+@every("fmt", ["float16", "bfloat16"])
+def test_long_rows_keep_their_budget(op, fmt):
+    for input_class in ("normal", "uniform", "spike", "zero-rows"):  # equal elements round alike
+        assert Known(op, (2, 5000), format=fmt, direction="bwd", input_class=input_class).healthy() == []
+
+
+@every("fmt", ["float32", "bfloat16"])
+@every("columns", [7, 300])
+def test_a_mean_gradient_that_is_not_divided_is_a_gain(fmt, columns):
+    k = Known("mean", (16, columns), format=fmt, direction="bwd")
+    side = k.judged("dx", k.truth("dx") * columns)
+    assert side.verdict is Verdict.FAIL
+    assert codes_of(side)[0] == "gain"
+    assert side.diagnoses[0].evidence["value"] == pytest.approx(columns, rel=0.01)
+
+
+def softmax_of(x):
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+@every("fmt", ["float32", "float16", "bfloat16"])
+def test_broken_gradients_of_softmax_fail(fmt):
+    k = Known("softmax", (12, 200), format=fmt, direction="bwd")
+    s, g = softmax_of(k.values["x"]), k.values["grad_result"]
+    right = s * (g - (s * g).sum(1, keepdims=True))
+    assert k.judged("dx", right).verdict is Verdict.PASS
+    for wrong in (s * g, np.roll(right, 1, 0), s * (g - g.mean(1, keepdims=True)), s * (g - (s * g)[:, :-40].sum(1, keepdims=True))):
+        assert k.judged("dx", wrong).verdict is Verdict.FAIL
+
+
+@every("fmt", ["float32", "float16", "bfloat16"])
+def test_a_logsumexp_gradient_whose_sum_forgets_the_maximum_fails(fmt):
+    k = Known("logsumexp", (12, 200), format=fmt, direction="bwd")
+    x, g = k.values["x"], k.values["grad_result"][:, None]
+    assert k.judged("dx", softmax_of(x) * g).verdict is Verdict.PASS
+    assert k.judged("dx", softmax_of(x) * np.exp(x.max(1, keepdims=True)) * g).verdict is Verdict.FAIL
+
+
+@every("fmt", ["float32", "float16", "bfloat16"])
+def test_broken_gradients_of_a_norm_fail(fmt):
+    k = Known("norm", (12, 200), format=fmt, direction="bwd")
+    y = np.sqrt((k.values["x"] ** 2).sum(1, keepdims=True))
+    right = k.values["grad_result"][:, None] * k.values["x"] / y
+    assert k.judged("dx", right).verdict is Verdict.PASS
+    for wrong in (right * y, right * 1.05, np.abs(right)):
+        assert k.judged("dx", wrong).verdict is Verdict.FAIL
+
+
+def test_a_gradient_of_max_that_goes_to_one_of_two_equal_elements_fails():
+    k = Known("max", (4, 256), format="bfloat16", direction="bwd", input_class="integers")
+    x, g = k.values["x"], k.values["grad_result"]
+    top = x == x.max(1, keepdims=True)
+    assert (top.sum(1) > 1).all()
+    assert k.judged("dx", g[:, None] * top / top.sum(1, keepdims=True)).verdict is Verdict.PASS
+    first = np.arange(256) == x.argmax(1)[:, None]
+    assert k.judged("dx", g[:, None] * first).verdict is Verdict.FAIL
+
+
+@every("fmt", ["float32", "bfloat16"])
+def test_a_norm_that_loses_its_tail_or_its_root_fails(fmt):
+    k = Known("norm", (12, 300), format=fmt)
+    squares = k.values["x"] ** 2
+    assert k.judged("result", np.sqrt(squares.sum(1))).verdict is Verdict.PASS
+    for wrong in (squares.sum(1), np.sqrt(squares[:, :-44].sum(1)), np.sqrt(squares.mean(1)), np.abs(k.values["x"]).sum(1)):
+        assert k.judged("result", wrong).verdict is Verdict.FAIL
+
+
+@every("scale", [1.0, 2.0**-1070, 2.0**-540, 2.0**600, 2.0**1010])
+def test_norms_are_correctly_rounded_at_any_scale(scale):
+    x = np.random.default_rng(5).normal(size=(4, 60)) * scale
+    with mpmath.workprec(400):
+        wanted = [float(mpmath.sqrt(mpmath.fsum(mpmath.mpf(v) ** 2 for v in row.tolist()))) for row in x]
+        grads = [[float(mpmath.mpf(v) * 3 / mpmath.mpf(w)) for v in row.tolist()] for row, w in zip(x, wanted, strict=True)]
+    assert reduce("norm", x).tolist() == wanted
+    np.testing.assert_allclose(reduce_gradient("norm", x, np.full(4, 3.0)), grads, rtol=1e-15 if scale > 2.0**-1000 else 1e-6)
+
+
+@every(
+    ("row", "y", "dx"),
+    [
+        ([3.0, -4.0], 5.0, [1.2, -1.6]),
+        ([0.0, -0.0], 0.0, [0.0, 0.0]),
+        ([math.inf, 1.0], math.inf, [math.nan, 0.0]),
+        ([math.inf, math.nan], math.nan, [math.nan, math.nan]),
+        ([], 0.0, []),
+    ],
+)
+def test_norms_by_hand(row, y, dx):
+    np.testing.assert_array_equal(reduce("norm", np.array([row])), [y])
+    np.testing.assert_allclose(reduce_gradient("norm", np.array([row]), np.array([2.0])), [dx])
