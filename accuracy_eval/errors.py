@@ -108,6 +108,11 @@ class VerdictError(AccuracyEvalError):
     exit_code = 1
 
 
+def described(error: BaseException) -> str:
+    """What an exception says: a message of ours stands alone, any other comes after the name of its class."""
+    return str(error) if isinstance(error, AccuracyEvalError) else f"{type(error).__name__}: {error}"
+
+
 def unknown(kind: str, found: object, allowed: Iterable[str]) -> UsageError:
     """UsageError for a name outside a closed set: says what was found and every name allowed."""
     names = ", ".join(sorted(allowed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -209,25 +210,29 @@ def series(dated: Sequence[Dated], metric: str, cases: Iterable[str] = ()) -> li
 
 
 def write_history(dated: Sequence[Dated], metric: str, found: Sequence[Series], folder: str | Path) -> list[Path]:
-    """history.html and history.csv in `folder`, which is made if absent."""
-    from accuracy_eval.report.flat import cell
+    """history.html and history.csv in `folder`, which is made if absent; what an earlier run left there stays until both are whole."""
+    from accuracy_eval.report.files import write_texts
     from accuracy_eval.report.history_page import Chart, page
 
-    root = Path(folder)
-    root.mkdir(parents=True, exist_ok=True)
-    html, table = root / "history.html", root / "history.csv"
     at = {label: versions_at(dated, label) for label in {s.label for s in found}}
     charts = [Chart(s.title, s.points, at[s.label]) for s in found]
-    html.write_text(page(metric, [d.date for d in dated], charts), "utf-8", newline="\n")
-    with table.open("w", encoding="utf-8", newline="") as stream:
-        out = csv.writer(stream, lineterminator="\n")
-        out.writerow(["date", "file", "dump", "versions", "case_id", "candidate", "tensor", "verdict", metric])
-        for s in found:
-            for i, value, verdict in s.points:
-                d = dated[i]
-                texts = (d.date, d.path.name, s.label, d.versions.get(s.label, ""), *s.key, str(verdict))
-                out.writerow([*map(cell, texts), repr(value)])
-    return [html, table]
+    html = page(metric, [d.date for d in dated], charts)
+    return write_texts(Path(folder), {"history.html": html, "history.csv": _table(dated, metric, found)})
+
+
+def _table(dated: Sequence[Dated], metric: str, found: Sequence[Series]) -> str:
+    """The series as CSV, a line a point."""
+    from accuracy_eval.report.flat import cell
+
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(["date", "file", "dump", "versions", "case_id", "candidate", "tensor", "verdict", metric])
+    for s in found:
+        for i, value, verdict in s.points:
+            d = dated[i]
+            texts = (d.date, d.path.name, s.label, d.versions.get(s.label, ""), *s.key, str(verdict))
+            out.writerow([*map(cell, texts), repr(value)])
+    return text.getvalue()
 
 
 def versions_at(dated: Sequence[Dated], label: str) -> Mapping[int, str]:

@@ -336,7 +336,7 @@ def side_message(result: TensorResult, side: Side) -> str:
     lines += [f"  errors: {parts}"] if parts else []
     lines += [f"  scales: {scales_text(side.scales)}"] if side.scales and side.verdict is not Verdict.PASS else []
     lines += [f"  cause {visible(d.code)}: {visible(d.sentence)}" for d in side.diagnoses]
-    if side.off_contract:
+    if side.off_contract and side.off_contract not in side.note:
         lines.append(f"  off contract: breaks {visible(side.contract)}, keeps {visible(side.off_contract)}")
     if side.note and visible(side.note) not in head:
         lines.append(f"  note: {visible(side.note)}")

@@ -11,7 +11,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -366,6 +366,8 @@ class Results:
     """One comparison of N dumps: what `compare` writes to results.json and every report is written from. Holds no time.
 
     profile_file  the profile's path as given; "" for one that comes with the package
+    candidates    a line per dump and op with several candidates: what ran how often, was filtered with which reason, crashed, or was not
+                  asked for
     """
 
     schema: str
@@ -379,9 +381,19 @@ class Results:
     exit_code: int
     notes: tuple[str, ...] = ()
     profile_file: str = ""
+    candidates: tuple[str, ...] = ()
 
 
-RESULTS_SCHEMA = "accuracy-eval-results/1.1"
+def conclusion(tensors: Iterable[TensorResult], not_compared: Iterable[NotCompared]) -> tuple[Verdict, int]:
+    """Verdict and exit code of a whole comparison: the worst of all; INCONCLUSIVE and 2 where no tensor was judged."""
+    judged = [t.verdict for t in tensors]
+    if all(v is Verdict.INCONCLUSIVE for v in judged):
+        return Verdict.INCONCLUSIVE, 2
+    verdicts = [*judged, *(n.verdict for n in not_compared)]
+    return max(verdicts, key=lambda v: v.severity), max(v.exit_code for v in verdicts)
+
+
+RESULTS_SCHEMA = "accuracy-eval-results/1.2"
 _PLAIN = frozenset({str, int, bool, type(None)})
 
 

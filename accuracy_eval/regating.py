@@ -15,7 +15,7 @@ from accuracy_eval.judge import decided, facts_of
 from accuracy_eval.metrics.registry import DERIVED
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Output
-from accuracy_eval.records import Attribution, Pair, Results, Side, TensorResult, Verdict
+from accuracy_eval.records import Attribution, Pair, Results, Side, TensorResult, Verdict, conclusion
 
 _STAYS = ("nondeterministic", "never-written", "explained-by-datapath", "not-explained")  # said of the bytes, whatever the limits
 
@@ -24,8 +24,7 @@ def regated(results: Results, gates: str) -> Results:
     """The same comparison under the profile `gates` (a name or a path). UsageError names the first thing that needs the dumps."""
     profile = load_profile(gates)
     tensors = tuple(_tensor(t, profile) for t in results.tensors)
-    verdicts = [t.verdict for t in tensors] + [n.verdict for n in results.not_compared]
-    judged = any(t.verdict is not Verdict.INCONCLUSIVE for t in tensors)
+    verdict, exit_code = conclusion(tensors, results.not_compared)
     note = f"judged again under {profile.name}, from the metrics of a comparison under {results.profile}; new failures have no causes named"
     return replace(
         results,
@@ -33,8 +32,8 @@ def regated(results: Results, gates: str) -> Results:
         profile_file=profile.file,
         gates=profile.info(),
         tensors=tensors,
-        verdict=max(verdicts, key=lambda v: v.severity) if judged else Verdict.INCONCLUSIVE,
-        exit_code=max((v.exit_code for v in verdicts), default=2) if judged else 2,
+        verdict=verdict,
+        exit_code=exit_code,
         notes=(*results.notes, note),
     )
 

@@ -94,8 +94,19 @@ def visits_text(found: Iterable[Visit]) -> list[str]:
         parts += [f"crashed {v.candidate}: {_reasons(v.crashed)}" for v in entries if v.crashed]
         idle = [v.candidate for v in entries if not v.reached and not v.filtered]
         parts += [f"not asked for: {', '.join(idle)}"] if idle else []
-        lines.append(f"candidates of {op}: {'; '.join(p for p in parts if p)}")
+        lines.append(f"{op}: {'; '.join(p for p in parts if p)}")
     return lines
+
+
+def besides_default(found: Mapping[str, Iterable[Visit]]) -> list[str]:
+    """One line on what ran besides each dump's default, by label; none where nothing did."""
+    ran: dict[str, Counter[str]] = {}
+    for label, entries in found.items():
+        for v in entries:
+            if v.candidate != "default" and v.visited:
+                ran.setdefault(label, Counter())[v.candidate] += v.visited
+    named = [f"{label} {', '.join(f'{name} {count}' for name, count in counts.items())}" for label, counts in ran.items()]
+    return [f"besides default ran: {'; '.join(named)} (compare -v lists every candidate)"] if named else []
 
 
 def _by_reason(entries: Iterable[Visit]) -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ from accuracy_eval.errors import UsageError
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import CaseRecord, Verdict
 from accuracy_eval.store import Dump
-from accuracy_eval.visits import states_text, unvisited, visits, visits_text
+from accuracy_eval.visits import besides_default, states_text, unvisited, visits, visits_text
 
 
 def suite(expected=None, **table):
@@ -226,6 +226,19 @@ def test_what_a_suite_expects_runs_without_being_named_and_what_cannot_is_missin
     assert compare_dumps(tmp_path / "cpu.h5").exit_code == 0
 
 
+def test_what_a_candidate_raises_is_recorded_and_a_message_of_ours_needs_no_class(tmp_path):
+    candidates._USER.clear()
+    for name, error in (("ours", UsageError("a must be contiguous; copy it first")), ("theirs", RuntimeError("illegal memory access"))):
+
+        @ae.candidate("gemm", name=name)
+        def raising(case, tensors, error=error):
+            raise error
+
+    dumped(tmp_path / "a.h5", suite(lane=["exact"]))
+    reasons = {r.candidate: r.reason for r in Dump.open(tmp_path / "a.h5").records if r.status == "error"}
+    assert reasons == {"ours": "a must be contiguous; copy it first", "theirs": "RuntimeError: illegal memory access"}
+
+
 def test_an_expected_candidate_that_nobody_registered_is_missing(tmp_path):
     dumped(tmp_path / "a.h5", suite({"gemm": ["hand-written"]}), candidates=["default"])
     (missing,) = compare_dumps(tmp_path / "a.h5").not_compared
@@ -259,13 +272,16 @@ def test_five_lists_tell_registered_filtered_visited_crashed_and_not_asked_for()
     ]  # fmt: skip
     known = {"gemm": {"default": {}, "ck": {"asked": True}, "mine": {"asked": True}, "jax": {}}}
     assert visits_text(visits(records, known)) == [
-        "candidates of gemm: default 2, mine 1; filtered (needs an AMD GPU): ck 1; "
+        "gemm: default 2, mine 1; filtered (needs an AMD GPU): ck 1; "
         "crashed mine: RuntimeError: illegal memory access (1); not asked for: jax"
     ]
     assert [(u.candidate, u.reason) for u in unvisited(records, {"candidates": known}, "nvidia")] == [
         ("ck", "never reached: needs an AMD GPU (1)")
     ]
     assert visits_text(visits(records[:2], {})) == []
+    found = {"h200": visits(records, known), "cpu": visits(records[:3], known)}
+    assert besides_default(found) == ["besides default ran: h200 mine 1 (compare -v lists every candidate)"]
+    assert besides_default({"cpu": found["cpu"]}) == []
 
 
 def test_the_command_line_takes_candidates_and_states(tmp_path, capsys):

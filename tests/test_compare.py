@@ -350,9 +350,14 @@ def test_notes_speak_of_the_cases_that_were_asked_for_alone(tmp_path):
     for case in cases:
         dump_with(tmp_path, "x", case, right)
     dump_with(tmp_path, "x", cases[1], right, candidate="mine")
-    assert [n for n in compare_dumps(tmp_path / "x").notes if "candidates" in n] == ["x: candidates of gemm: default 2, mine 1"]
-    assert not compare_dumps(tmp_path / "x", cases=[case_id(cases[0])]).notes
-    assert not compare_dumps(tmp_path / "x", keep=lambda c: c.format == "float32").notes
+    both = compare_dumps(tmp_path / "x")
+    assert both.notes == ("besides default ran: x mine 1 (compare -v lists every candidate)",)
+    assert both.candidates == ("x: gemm: default 2, mine 1",)
+    for one in (
+        compare_dumps(tmp_path / "x", cases=[case_id(cases[0])]),
+        compare_dumps(tmp_path / "x", keep=lambda c: c.format == "float32"),
+    ):
+        assert one.notes == one.candidates == ()
 
 
 def test_who_is_off_names_the_candidate_and_the_command_the_profile(tmp_path):

@@ -211,7 +211,10 @@ def test_results_that_cannot_be_read_are_refused_and_of_another_size_fail(export
     side = check_result(short, folder).sides[0]
     assert (side.verdict, side.diagnoses[0].code) == (Verdict.FAIL, "shape-mismatch")
     short.write_bytes(b"123")
-    with pytest.raises(UsageError, match="3 bytes are no whole number of bfloat16 codes"):
+    with pytest.raises(UsageError, match=r"3 bytes; output y \[8, 16\] is 256 bytes, raw little-endian codes of bfloat16 in C order$"):
+        check_result(short, folder)
+    short.write_bytes(bytes(512))
+    with pytest.raises(UsageError, match=r"512 bytes are 128 float32 values; .* If it was not rounded, give --format float32$"):
         check_result(short, folder)
     with pytest.raises(UsageError, match="no such file"):
         check_result(tmp_path / "absent", folder)

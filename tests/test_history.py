@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
-import json
+import errno
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -15,7 +16,7 @@ from accuracy_eval.cli import run
 from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.history import KINDS, changes, dated_results, noise_floor, series, summary, versions_at, write_history
 from accuracy_eval.records import Results, TensorResult, Verdict
-from accuracy_eval.report import write_reports
+from accuracy_eval.report import load_results, write_reports
 
 A, B, C = (gemm_case(layout=letters) for letters in ("nn", "nt", "tn"))
 
@@ -182,10 +183,11 @@ def test_compare_says_what_changed_since_a_baseline(tmp_path: Path, capsys: pyte
     assert run([*dump, "-o", str(tmp_path / "ref.h5")]) == 0
     assert run(["compare", str(tmp_path / "ref.h5"), "--to", "json", "-q", "-o", str(tmp_path / "old")]) == 0
     old = tmp_path / "old" / "results.json"
-    data = json.loads(old.read_text())
-    data["tensors"][0]["verdict"] = "FAIL"
-    data["tensors"][1]["sides"][0]["sha256"] = "00" * 32
-    old.write_text(json.dumps(data))
+    results = load_results(old)
+    first, second = results.tensors
+    failed = replace(first, verdict=Verdict.FAIL, sides=(replace(first.sides[0], verdict=Verdict.FAIL),))
+    other = replace(second, sides=(replace(second.sides[0], sha256="00" * 32),))
+    write_reports(replace(results, tensors=(failed, other), verdict=Verdict.FAIL, exit_code=1), old.parent, ("json",))
     capsys.readouterr()
     assert run(["compare", str(tmp_path / "ref.h5"), "--to", "none", "--baseline", str(old)]) == 0
     text = capsys.readouterr().out
@@ -203,3 +205,24 @@ def test_the_same_results_give_the_same_bytes_wherever_they_are_written(nightly:
         dated = dated_results(nightly)
         made.append([path.read_bytes() for path in write_history(dated, "rel_fro", series(dated, "rel_fro"), tmp_path / folder)])
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("failing", ["history.html", "history.csv"])
+def test_a_history_that_cannot_be_written_leaves_the_earlier_one(
+    failing: str, nightly: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dated = dated_results(nightly)
+    write_history(dated, "rel_fro", series(dated, "rel_fro"), tmp_path / "out")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
+    write = Path.write_text
+
+    def full(self: Path, text: str, *args: Any, **more: Any) -> int:
+        if self.name != failing:
+            return write(self, text, *args, **more)
+        write(self, text[: len(text) // 2], *args, **more)
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(FileError, match="could not be written: No space left on device; an older report there is unchanged or whole"):
+        write_history(dated, "snr_db", series(dated, "snr_db"), tmp_path / "out")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before

@@ -20,28 +20,23 @@ def test_every_form_is_written_whole_and_listed(form: str, tmp_path: Path) -> No
     assert all(p.stat().st_size for p in paths)
 
 
-@pytest.mark.parametrize("form", WRITERS)
-def test_same_results_give_the_same_bytes(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datetime
-    import time
-
-    first = {p.name: p.read_bytes() for p in write_reports(gemm_results(), tmp_path / "a", (form,))}
-
-    class Later(datetime.datetime):
-        @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> Later:
-            return cls(2031, 5, 6, 7, 8, 9, tzinfo=tz)
-
-        @classmethod
-        def utcnow(cls) -> Later:
-            return cls(2031, 5, 6, 7, 8, 9)
-
-    for module in ("openpyxl.packaging.core", "openpyxl.writer.excel"):
-        monkeypatch.setattr(f"{module}.datetime.datetime", Later)
-    monkeypatch.setattr(time, "time", lambda: 1_900_000_000.0)
-    monkeypatch.setattr(time, "localtime", lambda *a: time.gmtime(1_900_000_000))
-    second = {p.name: p.read_bytes() for p in write_reports(gemm_results(), tmp_path / "b", (form,))}
-    assert second == first
+def test_same_results_give_the_same_bytes_of_every_form_on_another_day_for_another_user_elsewhere(tmp_path: Path) -> None:
+    tests = Path(__file__).parent
+    made = []
+    for i, (now, zone, seed, user) in enumerate(((1_796_000_000, "UTC", "0", "me"), (1_930_012_345, "Asia/Tokyo", "7", "you"))):
+        env = os.environ | {"TZ": zone, "PYTHONHASHSEED": seed, "USER": user, "LOGNAME": user, "PYTHONPATH": f"{tests.parent}:{tests}"}
+        folder = tmp_path / f"run{i}"
+        subprocess.run(
+            [sys.executable, str(tests / "programs" / "every_report.py"), str(folder), str(now)], check=True, env=env, cwd=tmp_path
+        )
+        made.append({str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()})
+    assert list(made[0]) == list(made[1])
+    assert [name for name in made[0] if made[0][name] != made[1][name]] == []
+    reports = {name for name in made[0] if name.startswith("reports/")}
+    single = {"results.json", "report.html", "results.csv", "summary.md", "junit.xml", "summary.xlsx", MANIFEST}
+    books = {"gemm-m512.n128.k256.xlsx", "gemm-m8192.n8192.k8192.xlsx", "special-n4096.xlsx"}
+    assert reports == {f"reports/{name}" for name in single | books}
+    assert {"nightly/history.html", "nightly/history.csv"} <= made[0].keys()
 
 
 def test_failing_writer_leaves_the_earlier_report_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from support_results import (
     CPU,
     H200,
     MI300X,
+    bad_side,
     fail_result,
     gemm_case,
     gemm_results,
@@ -177,6 +178,36 @@ def test_verbose_console_holds_the_whole_text_of_every_finding() -> None:
     assert text.count("    FAIL gemm.m512.n128.k256.") == 80  # a side and a pair each
     assert "actual 0x3F12 = 0.5703 (h200), expected 0x3EED = 0.4629 (cpu), reference" in " ".join(text.split())
     assert max(map(columns_of, (line for line in text.split("\n") if " $ " not in line))) <= 80
+
+
+def test_verbose_console_says_nothing_of_a_finding_twice() -> None:
+    side = replace(bad_side("h200"), off_contract="tf32", note="outside fp32acc, which was promised, and inside tf32 (0.2 × its budget)")
+    base = fail_result(gemm_case())
+    text = " ".join(console_table(results_of((replace(base, sides=(side, *base.sides[1:])),)), verbose=True).split())
+    for once in ("error 6.9 × budget at [12, 301]", "actual 0x3F12 = 0.5703 (h200), expected 0.4629 (reference)", "inside tf32"):
+        assert text.count(once) == 1
+    assert "breaks fp32acc, keeps tf32" not in text
+
+
+def test_verbose_console_holds_the_errors_of_quantised_results_that_passed() -> None:
+    errors = ("conversion", "scale", "kernel", "total")
+    gates = tuple(GateResult(e, "rel_fro", 0.0, "<=", 1.0, True, error=e) for e in errors)
+    more = {"conversion_mismatch_count": 0, "scale_mismatch_count": 0, "total_snr_db": 31.5}
+    base = pass_result(gemm_case("fp8_e4m3"))
+    sides = tuple(replace(s, gates=gates, metrics=s.metrics | more) for s in base.sides)
+    results = results_of((replace(base, sides=sides),))
+    assert "Errors of quantised" not in console_table(results)
+    assert console_table(results, verbose=True, width=120).split("\n")[3:6] == [
+        "Errors of quantised results that passed",
+        "  PASS gemm.m512.n128.k256.nt.fp8_e4m3.normal.s42 d",
+        "    h200, cpu: conversion 0 wrong codes, scale 0 wrong scales, kernel 0.31 × budget, total 31.5 dB",
+    ]
+
+
+def test_candidates_are_listed_where_that_is_asked_for() -> None:
+    results = replace(passing_results(), candidates=("h200: gemm: default 9; not asked for: triton",))
+    assert "triton" not in console_table(results)
+    assert "\ncandidates: h200: gemm: default 9; not asked for: triton\n" in console_table(results, verbose=True)
 
 
 def gated(*values: float, comparison: str = "<=", limit: float = 1.0) -> Results:

@@ -210,6 +210,10 @@ def test_every_attribution_has_words(attribution: Attribution) -> None:
 def test_contract_kept_instead_of_the_promised_one_is_named() -> None:
     side = replace(bad_side("h200"), off_contract="tf32")
     assert "\n  off contract: breaks fp32acc, keeps tf32" in messages.side_message(fail_result(gemm_case()), side)
+    noted = replace(side, note="outside fp32acc, which was promised, and inside tf32 (0.2 × its budget)")
+    text = messages.side_message(fail_result(gemm_case()), noted)
+    assert noted.note in text
+    assert "off contract" not in text
 
 
 def test_whole_text_of_a_tensor_starts_with_the_worst() -> None:

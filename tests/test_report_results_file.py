@@ -92,7 +92,7 @@ def broken(tmp_path: Path) -> Any:
         ("{", r": not JSON \("),
         ('{"schema": "accuracy-eval-results/1.0", "verdict": NaN}', "the bare token NaN; accuracy-eval writes it as a string"),
         ("[1]", 'JSON without a "schema" key'),
-        ('{"a": 1}', 'JSON without a "schema" key, so not a results.json; expected schema accuracy-eval-results/1.1'),
+        ('{"a": 1}', 'JSON without a "schema" key, so not a results.json; expected schema accuracy-eval-results/1.2'),
         ("[" * 100_000, "nested too deeply"),
         ('{"schema": "accuracy-eval-results/1.0"}', "key 'producer' is missing; the file is not whole"),
     ],
@@ -124,7 +124,7 @@ def test_other_schema_is_refused(found: Any, broken: Any) -> None:
     with pytest.raises(SchemaError) as caught:
         load_results(path)
     assert (
-        str(caught.value) == f"{path}: schema is {found!r}, expected accuracy-eval-results/1.1; write it again with accuracy-eval compare"
+        str(caught.value) == f"{path}: schema is {found!r}, expected accuracy-eval-results/1.2; write it again with accuracy-eval compare"
     )
 
 
@@ -264,6 +264,50 @@ def test_schema_and_page_name_every_field_of_every_record(name: str, schema: dic
 def test_schema_knows_every_verdict_and_attribution(schema: dict[str, Any]) -> None:
     assert set(schema["$defs"]["verdict"]["enum"]) == {str(v) for v in Verdict}
     assert set(schema["$defs"]["attribution"]["enum"]) == {str(a) for a in Attribution}
+
+
+def first_failure(data: Any) -> Any:
+    return next(t for t in data["tensors"] if t["verdict"] == "FAIL")
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda d: d.update(exit_code=0), "exit_code is 0, what the file holds gives 2"),
+        (lambda d: d.update(verdict="PASS"), "verdict is PASS, what the file holds gives FAIL"),
+        (lambda d: first_failure(d).update(verdict="PASS"), r"tensors\[7\].verdict is PASS, its sides and pairs give FAIL"),
+        (
+            lambda d: [part.update(verdict="PASS") for part in (*first_failure(d)["sides"], *first_failure(d)["pairs"])],
+            r"tensors\[7\].sides\[0\].verdict is PASS, and a gate of it is broken",
+        ),
+        (
+            lambda d: first_failure(d)["sides"][0]["gates"][0].update(passed=True),
+            r"tensors\[7\].sides\[0\].gates\[0\].passed is True, its value and limit give False",
+        ),
+        (
+            lambda d: first_failure(d)["sides"][0]["gates"][0].update(value=None),
+            r"tensors\[7\].sides\[0\].gates\[0\].passed is False, its value and limit give None",
+        ),
+        (lambda d: d.update(tensors=[]), "verdict is FAIL, what the file holds gives INCONCLUSIVE"),
+    ],
+    ids=["exit code", "verdict", "tensor", "side", "gate", "gate without value", "tensors removed"],
+)
+def test_an_edited_verdict_is_refused_by_its_place(
+    edit: Any, message: str, broken: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = broken(edit)
+    with pytest.raises(FileError, match=f"^{re.escape(str(path))}: {message}; the file was changed by hand or is damaged: write it again"):
+        load_results(path)
+    assert run(["report", str(path), "--to", "none"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_without_a_reference_a_tensor_has_the_verdict_of_its_pairs(tmp_path: Path) -> None:
+    base = passing_results().tensors[0]
+    sides = tuple(dataclasses.replace(s, verdict=Verdict.INCONCLUSIVE, gates=()) for s in base.sides)
+    results = results_of((dataclasses.replace(base, sides=sides),))
+    write_reports(results, tmp_path, ("json",))
+    assert load_results(tmp_path).tensors[0].verdict is Verdict.PASS
 
 
 def test_a_metric_that_cannot_be_shown_is_one_clear_error_of_the_command(

@@ -45,7 +45,7 @@ def test_what_was_moved_is_printed_with_its_digest(
 ) -> None:
     (tmp_path / "a").write_bytes(b"hello")
     digest = hashlib.sha256(b"hello").hexdigest()
-    for action in ("sent", "skipped"):
+    for action in ("sent", "already there, identical"):
         assert run(["transfer", str(tmp_path / "a"), f"lab:{tmp_path}/far/", *ssh]) == 0
         assert capsys.readouterr().out == f"{server.label}:{tmp_path}/far/a: {action}, 5 bytes  sha256 {digest}\n"
     (tmp_path / "far" / "b.part").write_bytes(b"hel")

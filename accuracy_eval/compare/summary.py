@@ -7,28 +7,25 @@ from collections.abc import Mapping, Sequence
 from accuracy_eval.compare.joining import Entry, Key
 from accuracy_eval.compare.judging import ReferenceMode
 from accuracy_eval.gates import Profile
-from accuracy_eval.records import RESULTS_SCHEMA, CaseRecord, DumpInfo, NotCompared, Results, TensorResult, Verdict
+from accuracy_eval.records import RESULTS_SCHEMA, CaseRecord, DumpInfo, NotCompared, Results, TensorResult, Verdict, conclusion
 from accuracy_eval.version import PRODUCER
-from accuracy_eval.visits import states_text, visits, visits_text
+from accuracy_eval.visits import Visit, besides_default, states_text, visits, visits_text
 
 
 def gathered(
     entries: Sequence[Entry], profile: Profile, tensors: Sequence[TensorResult], skipped: Sequence[NotCompared], mode: ReferenceMode,
     joined: Mapping[Key, Mapping[str, CaseRecord]],
 ) -> Results:  # fmt: skip
-    verdicts = [t.verdict for t in tensors] + [n.verdict for n in skipped]
-    judged = [t for t in tensors if t.verdict is not Verdict.INCONCLUSIVE]
-    exit_code = max((v.exit_code for v in verdicts), default=2)
+    verdict, exit_code = conclusion(tensors, skipped)
     notes = []
-    if not judged:
-        exit_code = 2
+    if all(t.verdict is Verdict.INCONCLUSIVE for t in tensors):
         why = ": the dumps have no case in common that ran on all of them" if len(entries) > 1 else ""
         notes.append(f"nothing was judged{why if joined else ': no case of the dumps is among those asked for'}")
-    suites = {(e.dump.info.get("suite", ""), e.dump.info.get("suite_digest", "")) for e in entries}
+    suites = {(str(e.dump.info.get("suite", "")), e.dump.info.get("suite_digest", "")) for e in entries}
     if len(suites) > 1:
-        notes.append(
-            "the dumps are of different suites (" + ", ".join(sorted(str(name) for name, _ in suites)) + "); equal case ids were joined"
-        )
+        names = sorted({name for name, _ in suites})
+        those = f"different suites ({', '.join(names)})" if len(names) > 1 else f"different versions of suite {names[0]}"
+        notes.append(f"the dumps are of {those}; equal case ids were joined")
     sampled = sum(s.scope == "sampled" for t in tensors for s in t.sides)
     if sampled:
         total = sum(len(t.sides) for t in tensors)
@@ -36,15 +33,16 @@ def gathered(
             f"{sampled} of {total} outputs were judged by a sampled reference (exact rows and columns, random projections of all others); "
             "--reference full computes all of it"
         )
+    visited: dict[str, list[Visit]] = {}
     for e in entries:
         asked = [records[e.label] for records in joined.values() if e.label in records]
         ops = {r.case.op for r in asked}
         registered = {op: names for op, names in (e.dump.info.get("candidates") or {}).items() if op in ops}
-        found = visits(asked, registered)
-        notes += [f"{e.label}: {line}" for line in (*visits_text(found), *states_text(asked))]
+        visited[e.label] = visits(asked, registered)
+        notes += [f"{e.label}: {line}" for line in states_text(asked)]
+    notes += besides_default(visited)
     if mode == "none":
         notes.append("no reference: the dumps were judged against each other alone, and no side passes by itself")
-    worst = max(verdicts, key=lambda v: v.severity) if judged else Verdict.INCONCLUSIVE
     info = tuple(_dump_info(e) for e in entries)
     return Results(
         RESULTS_SCHEMA,
@@ -54,10 +52,11 @@ def gathered(
         info,
         tuple(tensors),
         tuple(skipped),
-        worst,
+        verdict,
         exit_code,
         tuple(notes),
         profile.file,
+        tuple(f"{label}: {line}" for label, found in visited.items() for line in visits_text(found)),
     )
 
 

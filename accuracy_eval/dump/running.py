@@ -22,7 +22,7 @@ from accuracy_eval.backends.states import named
 from accuracy_eval.cases import case_id
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump.choosing import Known, known
-from accuracy_eval.errors import UnsupportedCase
+from accuracy_eval.errors import UnsupportedCase, described
 from accuracy_eval.formats import get_format
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case, CaseRecord, TensorRecord
@@ -184,9 +184,7 @@ class _Written:
         if unwritten:
             notes["never_written"] = unwritten
         status = "done" if self.outcome else ("unsupported" if isinstance(self.failure, UnsupportedCase) else "error")
-        reason = "" if self.failure is None else str(self.failure)
-        if status == "error":
-            reason = f"{type(self.failure).__name__}: {reason}"
+        reason = "" if self.failure is None else described(self.failure)
         return CaseRecord(
             case_id(self.case), self.case, self.candidate.name, status, reason, tensors,
             self.candidate.contract or get_op(self.case.op).contract(self.case), self.outcome.repeats if self.outcome else 0,

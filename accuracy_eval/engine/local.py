@@ -19,7 +19,7 @@ from typing import Any
 
 from accuracy_eval.engine.dealing import AHEAD, Pool, Waiting
 from accuracy_eval.engine.work import Broken, Event, Finished, Seat, Start
-from accuracy_eval.errors import EngineError
+from accuracy_eval.errors import EngineError, described
 
 START_S = 180.0  # until a worker must have said hello: importing a framework from a cold disk takes a minute
 CLOSE_S = 60.0  # until workers that have nothing left to do must have ended
@@ -211,7 +211,7 @@ def _serve(conn: Connection, start: Start, seat: Seat) -> None:
         worker = start(seat)
         say("hello", worker.hello())
     except Exception as error:  # noqa: BLE001  whatever it is, the other side must hear it
-        say("failed", f"{type(error).__name__}: {error}")
+        say("failed", described(error))
         raise SystemExit(1) from None
     try:
         while (message := conn.recv()) is not None:

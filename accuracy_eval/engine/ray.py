@@ -20,7 +20,7 @@ from typing import Any
 
 from accuracy_eval.engine.dealing import AHEAD, Pool, Waiting
 from accuracy_eval.engine.work import Broken, Event, Finished, Seat, Start
-from accuracy_eval.errors import EngineError, MissingDependency, UsageError
+from accuracy_eval.errors import EngineError, MissingDependency, UsageError, described
 
 START_S = 300.0  # until an actor must have said hello: a cluster may have to start a node for it
 CONNECT_S = 10.0  # until a cluster's address must have answered
@@ -374,6 +374,6 @@ def _cause(error: Any) -> str:
     if isinstance(inner, Broken):
         return str(inner)
     if isinstance(inner, Exception):
-        return f"{type(inner).__name__}: {inner}"
+        return described(inner)
     _, _, text = str(error).rpartition("The actor is dead because ")
     return text.partition(" Some common causes")[0].strip()

@@ -22,6 +22,7 @@ from accuracy_eval.records import (
     Side,
     TensorResult,
     Verdict,
+    conclusion,
 )  # fmt: skip
 from accuracy_eval.version import PRODUCER
 
@@ -48,13 +49,11 @@ def compare_arrays(*paths: str | Path, labels: Sequence[str] = ()) -> Results:
         ]
         if len(there) > 1:
             tensors.append(_compared(name, there))
-    verdicts = [t.verdict for t in tensors] + [n.verdict for n in missing]
-    exit_code = max((v.exit_code for v in verdicts), default=2) if tensors else 2
+    verdict, exit_code = conclusion(tensors, missing)
     info = tuple(DumpInfo(label, str(path), "", FAMILY, "", {}) for label, path in zip(named, paths, strict=True))
-    worst = max(verdicts, key=lambda v: v.severity) if tensors else Verdict.INCONCLUSIVE
     notes = ("arrays without operands: compared with each other, by structure and the limits of their formats; no side is the truth",)
     profile = load_profile("default")
-    return Results(RESULTS_SCHEMA, PRODUCER, "arrays", profile.info(), info, tuple(tensors), tuple(missing), worst, exit_code, notes)
+    return Results(RESULTS_SCHEMA, PRODUCER, "arrays", profile.info(), info, tuple(tensors), tuple(missing), verdict, exit_code, notes)
 
 
 def _compared(name: str, there: dict[str, Coded]) -> TensorResult:

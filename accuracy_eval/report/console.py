@@ -49,16 +49,16 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
         groups = [[f] for f in found] if verbose else _alike(found)
         shown = groups if verbose else groups[:limit]
         for group in shown:
-            lines += _finding_lines(group, width, color)
-            if verbose and group[0].row.result is not None:
-                text = messages.result_message(group[0].row.result)
-                lines += [part for line in text.split("\n") for part in _wrapped(f"    {line}", width, "        ")]
+            lines += _finding_lines(group, width, color, verbose)
         rest = [finding for group in groups[len(shown) :] for finding in group]
         if rest:
             lines += _wrapped(_rest(rest), width, "  ")
     for line in passing_limits(results):
         lines += _wrapped(line, width, "  ")
-    lines += [line for note in results.notes for line in _wrapped(f"note: {messages.visible(note)}", width, "      ")]
+    if verbose:
+        lines += _quantised_lines(results, width, color)
+    remarks = [f"note: {note}" for note in results.notes] + [f"candidates: {text}" for text in results.candidates if verbose]
+    lines += [line for remark in remarks for line in _wrapped(messages.visible(remark), width, "      ")]
     lines += ["", *_count_table(results, width, color)]
     if len(results.dumps) > 2:
         lines += ["", "Pairs", *_pair_lines(results, width, color)]
@@ -73,14 +73,29 @@ def _alike(found: list[Finding]) -> list[list[Finding]]:
     return list(groups.values())
 
 
-def _finding_lines(group: list[Finding], width: int, color: bool) -> list[str]:
+def _finding_lines(group: list[Finding], width: int, color: bool, verbose: bool) -> list[str]:
+    """A finding and what to run next: in between who, how much, where and why, or (verbose) the whole text, which says all that."""
     finding, *others = group
     lines = _wrapped(f"  {_paint(finding.verdict, color)} {finding.title}", width, "    ")
     if others:
         named = ", ".join(f.title for f in others[:NAMED_OTHERS])
         lines += _wrapped(f"    and {len(others)} more: {named}{', …' if len(others) > NAMED_OTHERS else ''}", width, "    ")
+    if verbose and finding.row.result is not None:
+        text = messages.result_message(finding.row.result)
+        lines += [part for line in text.split("\n") for part in _wrapped(f"    {line}", width, "        ")]
+    else:
+        lines += _reason_lines(finding, width)
+    if finding.run_next.startswith("accuracy-eval "):
+        lines.append(f"    $ {finding.run_next}")
+    elif finding.run_next:
+        lines += _wrapped(f"    next: {finding.run_next}", width, "    ")
+    return lines
+
+
+def _reason_lines(finding: Finding, width: int) -> list[str]:
+    """Who is off, by how much, at which element, and the cause."""
     who = f"{finding.who}: " if finding.who else ""
-    lines += _wrapped(f"    {who}{finding.what}", width, "    ")
+    lines = _wrapped(f"    {who}{finding.what}", width, "    ")
     subject = finding.row.subject
     if isinstance(subject, Side) and (element := messages.broken_element(subject)) is not None:
         text = messages.element_text(element, finding.row.format, finding.row.actual, finding.row.expected)
@@ -88,11 +103,22 @@ def _finding_lines(group: list[Finding], width: int, color: bool) -> list[str]:
     if finding.cause:
         code, _, sentence = finding.cause.partition(": ")  # a sentence that stands above is not said again
         lines += _wrapped(f"    cause {code if sentence == finding.what else finding.cause}", width, "    ")
-    if finding.run_next.startswith("accuracy-eval "):
-        lines.append(f"    $ {finding.run_next}")
-    elif finding.run_next:
-        lines += _wrapped(f"    next: {finding.run_next}", width, "    ")
     return lines
+
+
+def _quantised_lines(results: Results, width: int, color: bool) -> list[str]:
+    """The errors of every quantised result that passed, by tensor; dumps of which the same is said together."""
+    lines: list[str] = []
+    for t in results.tensors:
+        said: dict[str, list[str]] = {}
+        for side in t.sides if t.verdict is Verdict.PASS else ():
+            if text := messages.errors_text(side):
+                said.setdefault(text, []).append(messages.visible(side.label))
+        if said:
+            lines += _wrapped(f"  {_paint(t.verdict, color)} {messages.visible(f'{t.case_id} {t.tensor}')}", width, "    ")
+        for text, labels in said.items():
+            lines += _wrapped(f"    {', '.join(labels)}: {text}", width, "      ")
+    return ["", "Errors of quantised results that passed", *lines] if lines else []
 
 
 def _rest(found: list[Finding]) -> str:

@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,25 +24,11 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?\Z", re.IGNORECASE)
 
 def publish(directory: Path, writers: Mapping[str, Callable[[Results, Path], list[Path]]], results: Results) -> list[Path]:
     """Run every writer in a temporary folder inside `directory`, then rename all files into place and drop stale ones."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".report-", dir=directory))
-    except OSError as error:
-        raise FileError(f"{directory}: cannot write a report there: {error.strerror}; name a folder that can be written") from error
-    try:
+    with _aside(directory) as folder:
         written = {form: write(results, folder) for form, write in writers.items()}
         before = _manifest(directory)
-        placed: list[Path] = []
-        after = dict(before)
-        for form, files in written.items():
-            digests = {}
-            for file in files:
-                _sync(file)
-                digests[file.name] = _digest(file)
-                target = directory / file.name
-                file.replace(target)
-                placed.append(target)
-            after[form] = digests
+        after = before | {form: {file.name: _digest(file) for file in files} for form, files in written.items()}
+        placed = [_place(file, directory) for files in written.values() for file in files]
         kept = {name for digests in after.values() for name in digests}
         for form in written:
             for name, digest in before.get(form, {}).items():
@@ -49,7 +36,28 @@ def publish(directory: Path, writers: Mapping[str, Callable[[Results, Path], lis
                     (directory / name).unlink()
         record = folder / MANIFEST
         record.write_text(json.dumps(after, indent=1, sort_keys=True) + "\n", "utf-8")
-        record.replace(directory / MANIFEST)
+        _place(record, directory)
+    return placed
+
+
+def write_texts(directory: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write texts as UTF-8 under their names into `directory`: each takes its name when it is whole and on disk."""
+    with _aside(directory) as folder:
+        for name, text in texts.items():
+            (folder / name).write_text(text, "utf-8", newline="\n")
+        return [_place(folder / name, directory) for name in texts]
+
+
+@contextmanager
+def _aside(directory: Path) -> Iterator[Path]:
+    """A temporary folder inside `directory` (made if absent); what is placed from it is on disk at the end, and it is gone."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".report-", dir=directory))
+    except OSError as error:
+        raise FileError(f"{directory}: cannot write a report there: {error.strerror}; name a folder that can be written") from error
+    try:
+        yield folder
         _sync(directory)
     except OSError as error:
         where = error.filename or directory
@@ -58,7 +66,12 @@ def publish(directory: Path, writers: Mapping[str, Callable[[Results, Path], lis
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return placed
+
+
+def _place(file: Path, directory: Path) -> Path:
+    """Give a finished file its final place, once its bytes are on disk."""
+    _sync(file)
+    return file.replace(directory / file.name)
 
 
 def _manifest(directory: Path) -> dict[str, dict[str, str]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from accuracy_eval.errors import FileError, SchemaError
 from accuracy_eval.records import RESULTS_SCHEMA, DumpInfo, GateInfo, NotCompared, Results, TensorResult, from_json, to_json
+from accuracy_eval.report.consistency import contradictions
 
 NAME = "results.json"
 _LISTS = {"gates": GateInfo, "dumps": DumpInfo, "tensors": TensorResult, "not_compared": NotCompared}
@@ -68,6 +69,8 @@ def read(path: Path) -> Results:
         else:
             values[name] = data[name]
     results: Results = _item(file, "", 0, values)
+    if wrong := next(contradictions(results), ""):
+        raise FileError(f"{file}: {wrong}; the file was changed by hand or is damaged: {_REMEDY}")
     return results
 
 

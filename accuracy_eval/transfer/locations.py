@@ -88,7 +88,7 @@ class Action(StrEnum):
 
     SENT = "sent"
     RESUMED = "resumed"
-    SKIPPED = "skipped"
+    SKIPPED = "already there, identical"
 
 
 @dataclass(frozen=True)
