@@ -109,6 +109,38 @@ def test_a_library_that_the_device_overrides_is_never_swapped_for_another(tmp_pa
     assert "CK" in reason or "ck" in reason
 
 
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_xla_and_the_compiler_run_on_a_cpu_too(tmp_path, direction):
+    """Three implementations of one product, each within its budget of the truth, and equal to it where sums are integers."""
+    table = {"shape": "24x20x160", "format": "bfloat16", "direction": direction, "lane": ["random", "exact"]}
+    dumped(tmp_path / "a.h5", suite(**table), candidates=["default", "jax", "inductor"])
+    judged = compare_dumps(tmp_path / "a.h5").tensors
+    assert {(t.candidate, t.case.lane) for t in judged} == {
+        (c, lane) for c in ("default", "jax", "inductor") for lane in ("random", "exact")
+    }
+    assert {t.verdict for t in judged} == {Verdict.PASS}
+
+
+def test_an_installed_library_that_does_not_reach_the_device_is_unsupported(tmp_path, monkeypatch):
+    import jax
+
+    def none(platform):
+        raise RuntimeError(f"Unknown backend {platform}\nAvailable: []")
+
+    monkeypatch.setattr(jax, "devices", none)
+    dumped(tmp_path / "a.h5", suite(), candidates=["jax"])
+    assert statuses(tmp_path / "a.h5")["float32", "jax"] == ("unsupported", "this JAX does not reach the device: Unknown backend cpu")
+
+
+def test_the_compiler_needs_one_of_its_own(monkeypatch):
+    (inductor,) = (c for c in registered("gemm") if c.name == "inductor")
+    case = make_case("gemm", (("m", 4), ("n", 4), ("k", 4)), format="float32")
+    assert inductor.filtered(case, {"vendor": "cpu"}) is None
+    monkeypatch.setenv("PATH", "")
+    assert "C++ compiler" in inductor.filtered(case, {"vendor": "cpu"})
+    assert inductor.filtered(case, {"vendor": "amd"}) is None  # there it is Triton's, which is installed
+
+
 def test_only_the_default_and_the_users_run_unless_asked(tmp_path):
     dumped(tmp_path / "a.h5", suite(), candidates=())
     names = {r.candidate for r in Dump.open(tmp_path / "a.h5").records}

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -70,6 +72,12 @@ class Feature:
     present: Callable[[Mapping[str, Any]], bool]
 
 
+def _compiles(platform: Mapping[str, Any]) -> bool:
+    if FEATURES["gpu"].present(platform):
+        return FEATURES["triton"].present(platform)
+    return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++"))
+
+
 def _module(name: str) -> Feature:
     return Feature(f"{name} is not installed", lambda platform: importlib.util.find_spec(name) is not None)
 
@@ -78,6 +86,7 @@ FEATURES: dict[str, Feature] = {
     "gpu": Feature("needs a GPU", lambda platform: platform.get("vendor") in ("nvidia", "amd")),
     "nvidia": Feature("needs an NVIDIA GPU", lambda platform: platform.get("vendor") == "nvidia"),
     "amd": Feature("needs an AMD GPU", lambda platform: platform.get("vendor") == "amd"),
+    "compiler": Feature("torch.compile needs Triton on a GPU, a C++ compiler on a CPU", _compiles),
     **{name: _module(name) for name in ("triton", "jax", "cupy")},
 }
 

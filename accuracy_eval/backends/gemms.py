@@ -7,10 +7,12 @@ implementation.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case
 
@@ -87,8 +89,13 @@ def _triton(torch: Any, case: Case, x: Any, y: Any) -> Any:
 
 def _jax(torch: Any, case: Case, x: Any, y: Any) -> Any:
     """XLA's product of the same memory. Highest precision: float32 operands are multiplied as float32."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or its first use takes three quarters of the GPU's memory
     import jax
 
+    try:
+        jax.devices("cpu" if x.device.type == "cpu" else "gpu")
+    except RuntimeError as error:
+        raise UnsupportedCase(f"this JAX does not reach the device: {str(error).splitlines()[0]}") from error
     arrays = [jax.dlpack.from_dlpack(v.contiguous()) for v in (x, y)]
     product = jax.numpy.matmul(*arrays, precision=jax.lax.Precision.HIGHEST)
     return torch.from_dlpack(product.block_until_ready())
@@ -110,7 +117,7 @@ GEMMS: tuple[Implementation, ...] = (
     Implementation("hipblaslt", _default, ("amd",), {"blas": "hipblaslt"}),
     Implementation("ck", _default, ("amd",), {"blas": "ck"}),
     Implementation("triton", by_products(_triton), ("gpu", "triton"), supports=only("float32", "float16", "bfloat16"), deterministic=True),
-    Implementation("inductor", by_products(_inductor), ("gpu", "triton"), supports=only(*_FLOATS), graph_safe=False),
-    Implementation("jax", by_products(_jax), ("gpu", "jax"), supports=only("float32", "float16", "bfloat16"), graph_safe=False),
+    Implementation("inductor", by_products(_inductor), ("compiler",), supports=only(*_FLOATS), graph_safe=False),
+    Implementation("jax", by_products(_jax), ("jax",), supports=only("float32", "float16", "bfloat16"), graph_safe=False),
     Implementation("cupy", by_products(_cupy), ("gpu", "cupy"), supports=only("float64", "float32", "float16"), graph_safe=False),
 )
