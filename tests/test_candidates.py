@@ -109,6 +109,7 @@ def test_a_library_that_the_device_overrides_is_never_swapped_for_another(tmp_pa
     assert "CK" in reason or "ck" in reason
 
 
+@pytest.mark.filterwarnings("default:`torch.jit")  # torch's compiler meets its own deprecations
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_xla_and_the_compiler_run_on_a_cpu_too(tmp_path, direction):
     """Three implementations of one product, each within its budget of the truth, and equal to it where sums are integers."""
