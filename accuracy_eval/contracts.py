@@ -2,7 +2,8 @@
 
 A contract is stated by the case (or the candidate), never read off the device that is judged. `partials(FORMAT)` is a family
 of rows: partial sums of a split contraction are rounded to FORMAT before they are added; `partials(FORMAT,P)` states how many
-there are. The formula that turns a row into a budget is `cpu_ref.running.element_budget`; docs/budgets.md derives and checks it.
+there are. `hops(FORMAT)` is one for sums over ranks: each addition is rounded to FORMAT. The formula that turns a row into a budget is
+`cpu_ref.running.element_budget`, over ranks `cpu_ref.hops`; docs/budgets.md derives and checks them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from accuracy_eval.errors import UsageError, unknown
-from accuracy_eval.formats import get_family, get_format
+from accuracy_eval.formats import Format, get_family, get_format
 
 LAMBDA = 8.0  # standard deviations a healthy error may reach: 2·Q(8) = 1.2e-15, so no element of any suite exceeds it by chance
 TYPICAL = 2.0  # the same for the root mean square of many elements: rows of 32 reach 0.43 of that (docs/gates.md)
@@ -53,6 +54,7 @@ class Contract:
     pieces        number of those partial sums
     scalar_bits   significant bits of the arithmetic of alpha, beta, bias and scales
     exact         no error at all before the output is rounded
+    certain       the budget bounds every order there is: a healthy run may use all of it
     """
 
     name: str
@@ -66,6 +68,7 @@ class Contract:
     pieces: int = 0
     scalar_bits: int = 24
     exact: bool = False
+    certain: bool = False
 
     @property
     def largest(self) -> float | None:
@@ -115,18 +118,22 @@ CONTRACTS: dict[str, Contract] = {
 }  # fmt: skip
 
 _PARTIALS = re.compile(r"partials\(\s*([A-Za-z0-9_]+)\s*(?:,\s*(\d+)\s*)?\)")
+_HOPS = re.compile(r"hops\(\s*([A-Za-z0-9_]+)\s*\)")
+FAMILIES = ("hops(FORMAT)", "partials(FORMAT)", "partials(FORMAT,P)")
 
 
 def parse_contract(name: str) -> Contract:
-    """The contract of that name: a row of CONTRACTS, `partials(FORMAT)` or `partials(FORMAT,P)` with P ≥ 1 pieces.
+    """The contract of that name: a row of CONTRACTS, `hops(FORMAT)`, `partials(FORMAT)` or `partials(FORMAT,P)` with P ≥ 1 pieces.
 
     UsageError for anything else.
     """
     if name in CONTRACTS:
         return CONTRACTS[name]
+    if hops := _HOPS.fullmatch(name):
+        return _hops(get_format(hops[1]))
     match = _PARTIALS.fullmatch(name)
     if not match:
-        raise unknown("contract", name, [*CONTRACTS, "partials(FORMAT)", "partials(FORMAT,P)"])
+        raise unknown("contract", name, [*CONTRACTS, *FAMILIES])
     fmt, pieces = get_format(match[1]), int(match[2] or PARTIALS)
     if fmt.kind != "float" or fmt.scale_only or pieces < 1:
         raise UsageError(f"contract {name!r}: partial sums need a float operand format and at least one piece, found {fmt.name}, {pieces}")
@@ -142,6 +149,16 @@ def parse_contract(name: str) -> Contract:
         base, name=f"partials({fmt.name}{suffix})", partial=fmt.name, pieces=pieces,
         sentence=f"fp32acc over {pieces} pieces of the contraction, whose sums are rounded to {fmt.name} before they are added",
         source="split-K with reduced-precision reduction (torch: allow_bf16_reduced_precision_reduction)",
+    )  # fmt: skip
+
+
+def _hops(fmt: Format) -> Contract:
+    if fmt.kind != "float" or fmt.scale_only:
+        raise UsageError(f"contract hops({fmt.name}): sums travel in a float format, found {fmt.name}")
+    return replace(
+        CONTRACTS["fp32acc"], name=f"hops({fmt.name})", partial=fmt.name, certain=True,
+        sentence=f"sums over ranks: each addition of what two ranks hold is rounded to {fmt.name}, which travels on, in any order or tree",
+        source="ring and tree algorithms of NCCL, RCCL and gloo reduce in the format of the buffers, one addition a step",
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.attribution import attribute, reported, worst_elements
-from accuracy_eval.contracts import looser_contracts
+from accuracy_eval.contracts import looser_contracts, parse_contract
 from accuracy_eval.diagnose import Context, context_of, diagnose, fails, named, origins, rows_of, structural
 from accuracy_eval.expectation import expectation_of
 from accuracy_eval.formats import decode, encode, get_format
@@ -352,7 +352,13 @@ def decided(side: Side, *, fatal: bool) -> Side:
     if not any(g.passed for g in side.gates):
         return replace(side, verdict=Verdict.INCONCLUSIVE, note="no gate of the profile could be applied")
     near = side.metrics.get("budget_max")
-    if side.contract and near is not None and near > NEAR_BUDGET and any(g.metric == "budget_max" for g in side.gates):
+    if (
+        side.contract
+        and not parse_contract(side.contract).certain
+        and near is not None
+        and near > NEAR_BUDGET
+        and any(g.metric == "budget_max" for g in side.gates)
+    ):
         return replace(side, verdict=Verdict.WARN, note=f"the worst element uses {number(100 * near, 3)} % of its budget")
     return replace(side, verdict=Verdict.PASS)
 

@@ -37,6 +37,12 @@ def test_partials_take_any_float_format_and_a_number_of_pieces():
     assert parse_contract(c.name) == c
 
 
+def test_hops_take_any_float_format():
+    c = parse_contract("hops(bf16)")
+    assert (c.name, c.partial, c.certain) == ("hops(bfloat16)", "bfloat16", True)
+    assert parse_contract(c.name) == c
+
+
 @pytest.mark.parametrize(("fmt", "most"), [("bfloat16", 128), ("float16", 1024), ("float8_e5m2", 4)])
 def test_partials_of_which_nothing_could_fail_are_refused(fmt, most):
     assert parse_contract(f"partials({fmt},{most})").pieces == most
@@ -44,7 +50,9 @@ def test_partials_of_which_nothing_could_fail_are_refused(fmt, most):
         parse_contract(f"partials({fmt},{most + 1})")
 
 
-@pytest.mark.parametrize("name", ["fp33", "partials()", "partials(int8)", "partials(float8_e8m0fnu)", "partials(bfloat16,0)", ""])
+@pytest.mark.parametrize(
+    "name", ["fp33", "partials()", "partials(int8)", "partials(float8_e8m0fnu)", "partials(bfloat16,0)", "hops(int8)", "hops()", ""]
+)
 def test_other_names_are_refused(name):
     with pytest.raises(UsageError):
         parse_contract(name)
@@ -54,7 +62,8 @@ def test_an_unknown_contract_is_answered_with_all_names():
     with pytest.raises(UsageError) as caught:
         parse_contract("fp33")
     assert str(caught.value) == (
-        "unknown contract 'fp33'; allowed: exact, fp32acc, fp64, fp8fast, fp8promoted, int32acc, partials(FORMAT), partials(FORMAT,P), tf32"
+        "unknown contract 'fp33'; allowed: exact, fp32acc, fp64, fp8fast, fp8promoted, hops(FORMAT), int32acc, partials(FORMAT), "
+        "partials(FORMAT,P), tf32"
     )
 
 

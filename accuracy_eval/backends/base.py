@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from accuracy_eval.datapath.card import Call
 
 Codes = NDArray[Any]
+POISONS = (0xFF, 0xA5)  # bytes; the first is NaN in every IEEE format, the second a finite number: no kernel writes both
 
 
 @dataclass(frozen=True)

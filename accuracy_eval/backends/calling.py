@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from accuracy_eval.backends import flags
-from accuracy_eval.backends.base import Result
-from accuracy_eval.backends.torch_device import POISONS, TorchBackend
+from accuracy_eval.backends.base import POISONS, Result
+from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode, get_format
 from accuracy_eval.ops.spec import Output

@@ -23,6 +23,7 @@ from accuracy_eval.backends import attentions, quantisers
 from accuracy_eval.backends.gemms import GEMMS
 from accuracy_eval.errors import UsageError
 from accuracy_eval.ops import grouped, quantised
+from accuracy_eval.ops.collectives import COLLECTIVE_OPS
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case
 
@@ -42,6 +43,7 @@ class Candidate:
     needs     what the machine must have: names of FEATURES
     on_request   runs only where it is named or a suite expects it
     graph_safe   may be captured in a graph
+    transport   backend of torch.distributed that carries it, for ops that several ranks compute together; "" is the device's own
     deterministic   whether its library promises equal bytes for equal calls; None where it says nothing
     """
 
@@ -56,6 +58,7 @@ class Candidate:
     needs: tuple[str, ...] = ()
     on_request: bool = False
     graph_safe: bool = True
+    transport: str = ""
     deterministic: bool | None = None
 
     def filtered(self, case: Case, platform: Mapping[str, Any]) -> str | None:
@@ -104,6 +107,11 @@ BUILT_IN: tuple[Candidate, ...] = (
         for i in GEMMS
     ),
     *(
+        Candidate(op.name, name, op.torch, transport=transport, needs=needs, on_request=True, built_in=True)
+        for op in COLLECTIVE_OPS
+        for name, transport, needs in (("gloo", "gloo", ()), ("nccl", "nccl", ("nvidia",)), ("rccl", "nccl", ("amd",)))
+    ),
+    *(
         Candidate(
             "attention", k.name, attentions.run, switches=k.switches, needs=k.needs, on_request=True, deterministic=k.deterministic,
             built_in=True, applies=lambda case: not case.option("lse", False),
@@ -112,6 +120,7 @@ BUILT_IN: tuple[Candidate, ...] = (
     ),
 )  # fmt: skip
 _USER: dict[tuple[str, str], Candidate] = {}
+_PLUGINS: list[str] = []
 
 
 def default_candidate(op: str) -> Candidate:
@@ -173,3 +182,9 @@ def load_plugin(path: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    _PLUGINS.append(str(file.absolute()))
+
+
+def plugins() -> tuple[str, ...]:
+    """The files that were loaded, for other processes to load."""
+    return tuple(_PLUGINS)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from accuracy_eval.errors import unknown
+from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Operand
 from accuracy_eval.records import Case
 
@@ -104,8 +105,6 @@ def off_alignment(torch: Any, tensor: Any) -> Any:
 def _alone(candidate: Candidate) -> Run:
     def run(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
         """The whole result, in which the first, middle and last index of the leading axis come from runs without the others."""
-        from accuracy_eval.ops.registry import get_op
-
         spec = get_op(case.op)
         letter = next(x for x in ALONE if x in case.dims)
         size = case.dims[letter]
@@ -167,6 +166,8 @@ def in_state(candidate: Candidate, name: str) -> Candidate:
     state = STATES[name]
 
     def supports(case: Case, platform: Mapping[str, Any]) -> str | None:
+        if get_op(case.op).ranks is not None:
+            return "ranks compute in processes of their own, whose device has no other state"
         return state.supports(candidate, case) or candidate.supports(case, platform)
 
     return replace(

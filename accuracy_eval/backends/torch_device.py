@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.backends import flags, platform
-from accuracy_eval.backends.base import Outcome, Prepared, Result, Source
+from accuracy_eval.backends.base import POISONS, Outcome, Prepared, Result, Source
 from accuracy_eval.backends.candidates import Candidate, registered
 from accuracy_eval.backends.certificates import Certificate, Checked, certifiable
 from accuracy_eval.backends.kernels import parse_kernel, record_kernels
+from accuracy_eval.backends.together import Together
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError
 from accuracy_eval.formats import get_format
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from accuracy_eval.datapath.card import Call
 
 Codes = NDArray[Any]
-POISONS = (0xFF, 0xA5)  # bytes; the first is NaN in every IEEE format, the second a finite number: no kernel writes both
 ON_DEVICE_ELEMENTS = 1 << 18  # smaller operands are made on the host: a launch costs more than the copy
 MISALIGNED_OFFSET = 3  # elements
 ROW_PADDING = 16  # elements added to the row stride of strided and misaligned operands
@@ -65,6 +65,7 @@ class TorchBackend:
         self.name = device
         self.encoding: Literal["ocp", "fnuz"] = "fnuz" if self._platform.get("fp8_encoding") == "fnuz" else "ocp"
         self._certified: tuple[Case, Certificate] | None = None
+        self._together = Together("nccl" if self.on_gpu else "gloo", self.torch.cuda.device_count)
         self._pool = ThreadPoolExecutor(max(2, min(16, thread_count())), thread_name_prefix="digest")
 
     def platform(self) -> dict[str, Any]:
@@ -90,6 +91,7 @@ class TorchBackend:
         return True
 
     def close(self) -> None:
+        self._together.close()
         self._pool.shutdown(wait=True)
 
     # operands
@@ -100,6 +102,8 @@ class TorchBackend:
         operands = spec.operands(case, self.encoding)
         if case.recipe and spec.received is not None:
             return self._quantised(spec, case)
+        if spec.ranks is not None:
+            return self._shared_out(spec, case)
         for o in operands:
             self.dtype(o.format)
         if case.format == "tfloat32" and not self.on_gpu:
@@ -126,6 +130,12 @@ class TorchBackend:
         tensors = {name: self.to_device(coded.codes, coded.format) for name, coded in made.items()}
         sources = (self._source(o.name, Coded(codes[o.name], o.format)) for o in spec.operands(case, self.encoding))
         return Prepared(case, tuple(sources), tensors, tuple(self._source(name, coded) for name, coded in made.items()))
+
+    def _shared_out(self, spec: OpSpec, case: Case) -> Prepared:
+        """Operands that stay on the host until each rank has its row."""
+        codes = operand_codes(spec, case, self.encoding)
+        held = {o.name: Coded(codes[o.name], o.format) for o in spec.operands(case, self.encoding)}
+        return Prepared(case, tuple(self._source(name, coded) for name, coded in held.items()), held)
 
     def _source(self, name: str, coded: Coded) -> Source:
         digest = self._pool.submit(lambda: sha256_codes(coded.codes))
@@ -221,6 +231,8 @@ class TorchBackend:
         reason = candidate.filtered(case, self._platform)
         if reason:
             raise UnsupportedCase(reason)
+        if get_op(case.op).ranks is not None:
+            return self._together.run(prepared, candidate, outputs, repeats)
         tf32 = case.format == "tfloat32"
         # kernels of others may write to their operands; the copy also gives the next candidate what it should have
         kept = {} if candidate.built_in else {n: t.detach().clone() for n, t in prepared.tensors.items()}
@@ -231,8 +243,8 @@ class TorchBackend:
             for index in range(max(1, repeats)):
                 out = {o.name: self.poisoned(o, POISONS[index % 2]) for o in outputs}
                 self.leave_poison(outputs, POISONS[index % 2])
-                result = self._call(candidate, prepared, out)
-                self._check(candidate, outputs, result)
+                result = self.call(candidate, prepared, out)
+                self.check(candidate, outputs, result)
                 if not candidate.built_in:  # a kernel may hand out the same buffer on every call
                     result = {name: t.detach().clone() for name, t in result.items()}
                 found.append({o.name: self._settled(o, result[o.name], POISONS[index % 2]) for o in outputs})
@@ -271,10 +283,11 @@ class TorchBackend:
         """What the names of the kernels of one more run tell, or why there are none."""
         out = {o.name: self.poisoned(o, POISONS[0]) for o in outputs}
         with flags.case_flags(self.torch, tf32=tf32, device=self.device, **candidate.switches):
-            names = record_kernels(self.torch, lambda: self._call(candidate, prepared, out))
+            names = record_kernels(self.torch, lambda: self.call(candidate, prepared, out))
         return {"kernels": [parse_kernel(n) for n in names]} if names else {"kernels_unknown": names.reason}
 
-    def _call(self, candidate: Candidate, prepared: Prepared, out: dict[str, Any]) -> dict[str, Any]:
+    def call(self, candidate: Candidate, prepared: Prepared, out: dict[str, Any]) -> dict[str, Any]:
+        """One run, under the flags that are set. UnsupportedCase where torch says that it has no such thing."""
         try:
             with warnings.catch_warnings():
                 # autograd's own thread meets the GPU for the first time; it then does what the warning says
@@ -287,7 +300,8 @@ class TorchBackend:
                 raise UnsupportedCase(f"torch {self.torch.__version__}: {str(error).splitlines()[0]}") from error
             raise
 
-    def _check(self, candidate: Candidate, outputs: tuple[Output, ...], result: Mapping[str, Any]) -> None:
+    def check(self, candidate: Candidate, outputs: Sequence[Output], result: Mapping[str, Any]) -> None:
+        """UsageError unless the outputs are all there, in shape and format."""
         for o in outputs:
             if o.name not in result:
                 raise UsageError(f"candidate {candidate.name!r} gave outputs {', '.join(result) or 'none'}; the op has {o.name}")

@@ -119,7 +119,7 @@ METRICS: dict[str, Metric] = {
 }  # fmt: skip
 
 
-# metrics of quantised results: they take the unquantised operands, or several outputs of one side, beside the tensor itself
+# metrics that take more than a tensor and its expectation: the unquantised operands, several outputs of one side, several ranks
 DERIVED: dict[str, Metric] = {
     m.name: m
     for m in (
@@ -132,6 +132,8 @@ DERIVED: dict[str, Metric] = {
         Metric("excess_row", "that row", "index", "info", COUNT),
         Metric("scale_mismatch_count", "scale factors whose code is not the recipe's", "scales", "lower", COUNT),
         Metric("conversion_mismatch_count", "element codes that are not the correctly rounded ones under the scales they stand with",
+               "elements", "lower", COUNT),
+        Metric("rank_mismatch_count", "elements that some rank holds otherwise than rank 0, where a collective leaves all of them alike",
                "elements", "lower", COUNT),
         Metric("saturated_actual", "elements at the largest magnitude their format has", "elements", "info", COUNT),
         Metric("saturated_expected", "elements that a correct quantiser puts there", "elements", "info", COUNT),

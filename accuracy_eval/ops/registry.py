@@ -6,6 +6,7 @@ from accuracy_eval.errors import unknown
 from accuracy_eval.ops.attention import ATTENTION
 from accuracy_eval.ops.batched import BATCHED
 from accuracy_eval.ops.cast import CAST
+from accuracy_eval.ops.collectives import COLLECTIVE_OPS
 from accuracy_eval.ops.epilogue import GEMM_EPILOGUE
 from accuracy_eval.ops.gemm import GEMM
 from accuracy_eval.ops.grouped import GROUPED
@@ -17,7 +18,8 @@ from accuracy_eval.ops.spec import OpSpec
 from accuracy_eval.ops.special import SPECIAL
 
 OPS: dict[str, OpSpec] = {
-    op.name: op for op in (GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, *NORMS, ROPE, ATTENTION, CAST, QUANTIZE)
+    op.name: op
+    for op in (GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, *NORMS, ROPE, ATTENTION, CAST, QUANTIZE, *COLLECTIVE_OPS)
 }
 
 

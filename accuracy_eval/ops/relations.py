@@ -113,6 +113,12 @@ RELATIONS: dict[str, Relation] = {
 }  # fmt: skip
 
 
+# of sums over ranks (ops.collectives): the ranks in the opposite order, so that no two neighbours keep their direction
+PERMUTED_RANKS = Relation(
+    "permuted_ranks", "the order of the ranks changes nothing beyond rounding", lambda codes, formats: {"x": codes["x"][::-1].copy()}
+)
+
+
 def relation_of(case: Case) -> Relation | None:
     """The relation of a metamorphic case; None in other lanes. UsageError for an unknown one."""
     if case.lane != "metamorphic":

@@ -162,6 +162,8 @@ class OpSpec:
     outputs     (case, encoding) -> outputs in order
     torch       (torch, case, tensors by operand name, out by output name) -> tensors by output name; `out` holds poisoned tensors
                 the expression writes to where torch offers `out=`, and is ignored where it does not
+    ranks       (case) -> processes that compute it together; `torch` is then what one of them does, on its row of operands and outputs.
+                None: one process has all of it
     reference   (case, inputs as stored, encoding, contract) -> Reference by output name
     products    (case, inputs as stored, output name) -> the matrix products that make that output; empty where none does, or where they are
                 not all there is to it. None: the op multiplies no matrices
@@ -184,6 +186,7 @@ class OpSpec:
     torch: Callable[[Any, Case, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
     reference: Callable[[Case, Inputs, Encoding, str], dict[str, Reference]]
     contract: Callable[[Case], str]
+    ranks: Callable[[Case], int] | None = None
     products: Callable[[Case, Inputs, str], tuple[Product, ...]] | None = None
     layouts: tuple[str, ...] = ("",)
     out_formats: tuple[str, ...] = ()
