@@ -1,6 +1,8 @@
 """Who is off: two judged sides and their distance make an attribution.
 
 The first that fits, in the order of `records.Attribution`. Without a reference only bytes and distance speak, and nobody is named.
+How far two outputs may be apart follows from their budgets (`apart`); where no operands say it, near is not
+known to be near enough.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from accuracy_eval.apart import Distance
 from accuracy_eval.diagnose import Context, structural
 from accuracy_eval.formats import get_format
 from accuracy_eval.messages import LINES, deciding_gate, index_of, index_text, kept_contract, number
@@ -41,11 +44,14 @@ def _of_same_bytes(output: Output) -> dict[str, Any]:
     return {**equal, "mismatch_fraction": 0.0, "max_abs": 0.0, "ulp_max": 0} if count else equal
 
 
-def attribute(output: Output, a: Side, b: Side, measured: Measured | None, *, referenced: bool, kin: bool) -> Pair:
+def attribute(
+    output: Output, a: Side, b: Side, measured: Measured | None, *, referenced: bool, kin: bool, distance: Distance | None = None
+) -> Pair:
     """Who is off, from the verdicts of both sides and their bytes; without a reference, from the bytes and the distance alone.
 
     measured  None where the bytes are equal, or where the sides are not comparable
     kin       both sides hold the same kind of number: one format, one reference
+    distance  without a reference: whether both budgets allow what lies between the sides; None where no budget is known
     """
     several = any(d.code == "nondeterministic" for d in (*a.diagnoses, *b.diagnoses))
     same = kin and a.sha256 == b.sha256 and bool(a.sha256) and not several
@@ -69,10 +75,10 @@ def attribute(output: Output, a: Side, b: Side, measured: Measured | None, *, re
         return pair(sides, Attribution.IDENTICAL, f"same bytes; {stand}")
     assert measured is not None
     if not referenced:
-        found = structural(Context(measured))
-        limit = _distance_limit(output, measured)
-        verdict = Verdict.FAIL if found or not limit[0] else Verdict.PASS
-        return pair(verdict, Attribution.UNDETERMINED, f"{limit[1]}; without a reference nobody can be named", found)
+        known = _distance(output, measured, distance)
+        found = [d for d in structural(Context(measured)) if not (known.passed and d.code in OVERFLOW)]
+        verdict = Verdict.FAIL if found or known.passed is False else Verdict.PASS if known.passed else Verdict.INCONCLUSIVE
+        return pair(verdict, Attribution.UNDETERMINED, f"{known.sentence}; without a reference nobody can be named", found)
     return pair(sides, *between(a, b, measured.metrics))
 
 
@@ -100,23 +106,34 @@ def between(a: Side, b: Side, metrics: Mapping[str, Any]) -> tuple[Attribution, 
 # rtol and atol under which two arrays of one format are taken for roundings of one result: those of torch.testing.assert_close
 CLOSE = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5)}
 
+OVERFLOW = ("inf-in-actual", "inf-in-expected")  # an Inf beside the largest finite value, where both budgets span the threshold
 STRAY = 8.0  # normal errors: none of 2^40 elements is that many standard deviations off
 
 
-def _distance_limit(output: Output, m: Measured) -> tuple[bool, str]:
-    """Whether two outputs are as near as roundings of one result are, and how near that is, in words."""
+def _distance(output: Output, m: Measured, known: Distance | None) -> Distance:
+    """Whether two outputs are as near as they must be. Without budgets the norm can say that they are not, and never that they are."""
     fmt = get_format(output.format)
     if output.exact or fmt.kind == "int":
-        return m.metrics["mismatch_count"] == 0, f"{m.metrics['mismatch_count']} codes differ; integers and codes must be equal"
+        return Distance(m.metrics["mismatch_count"] == 0, f"{m.metrics['mismatch_count']} codes differ; integers and codes must be equal")
+    if known is not None and known.passed is not None:
+        return known
+    why = f"could not check: {known.sentence if known else 'no operands say how far apart these may be'}"
+    near, found = _plainly_near(output, m)
+    return Distance(None, f"{why}; {found}") if near else Distance(False, found)
+
+
+def _plainly_near(output: Output, m: Measured) -> tuple[bool, str]:
+    """Whether two outputs are as near as roundings of one result usually are, and how near that is, in words."""
+    fmt = get_format(output.format)
     rel, steps = m.metrics.get("rel_fro"), m.metrics.get("ulp_max")
     if fmt.bits <= 8:
-        return bool(steps is not None and steps <= 1), f"the largest difference is {number(steps)} code steps; allowed 1"
+        return bool(steps is not None and steps <= 1), f"the largest difference is {number(steps)} code steps; usual is 1"
     allowed = 2 * CLOSE[fmt.name][0]
     stray = _stray(m, allowed)
     if stray is not None:
         far = f"{number(stray.actual)} and {number(stray.expected)}"
         return False, f"{far} at {index_text(stray.index)} are further apart than roundings of one result"
-    return bool(rel is not None and rel <= allowed), f"relative difference {number(rel)}; allowed {number(allowed)}"
+    return bool(rel is not None and rel <= allowed), f"relative difference {number(rel)}; usual is up to {number(allowed)}"
 
 
 def _stray(m: Measured, allowed: float) -> WorstElement | None:

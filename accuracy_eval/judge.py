@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accuracy_eval.apart import Apart
 from accuracy_eval.attribution import attribute, reported, worst_elements
 from accuracy_eval.contracts import looser_contracts, parse_contract
 from accuracy_eval.diagnose import Context, context_of, diagnose, fails, named, origins, rows_of, structural
@@ -30,7 +31,7 @@ from accuracy_eval.metrics.registry import DERIVED
 from accuracy_eval.metrics.total import TotalMeter
 from accuracy_eval.ops.spec import Inputs, Output, Panel, Reference, row_blocks, rows_and_columns
 from accuracy_eval.quantize import layout_of
-from accuracy_eval.records import Case, Coded, Diagnosis, Side, TensorResult, Verdict
+from accuracy_eval.records import Case, Coded, Diagnosis, Pair, Side, TensorResult, Verdict
 from accuracy_eval.resolution import ResolutionMeter
 from accuracy_eval.sketch import sketch_of
 
@@ -117,10 +118,12 @@ def judge_tensor(
     cross_format: bool = False,
     under: Callable[[str, str], Reference] | None = None,
     inputs: Mapping[str, Inputs] = MappingProxyType({}),
+    apart: Apart | None = None,
 ) -> TensorResult:
     """Verdicts of every side and pair of one output.
 
     references    by side label: sides of another encoding have their own. Empty: no reference, no side passes
+    apart         without references: how far apart the sides may be
     cross_format  compare a pair of two encodings of one family by value instead of calling it not comparable
     under         (side label, contract) -> the reference with the budget of another contract: names what a broken promise kept
     inputs        by side label: operands as stored, for causes that only they show
@@ -131,7 +134,7 @@ def judge_tensor(
     fitting = [s for s in sides if misfit(s, output) is None]
     by_side: dict[str, _Found] = {}
     by_pair: dict[tuple[str, str], Measured] = {}
-    groups = _kin(fitting, references)
+    groups = _kin(fitting, apart.meaning if apart else {s.label: id(references.get(s.label)) for s in fitting})
     for kin in groups:
         _measure(kin, references.get(kin[0].label), gates, by_side, by_pair)
     for a, b in itertools.combinations(fitting, 2):
@@ -149,10 +152,14 @@ def judge_tensor(
         judged[s.label] = _sketched(side, s, by_side.get(s.label), inputs.get(s.label, {}))
     together = {frozenset((a.label, b.label)) for kin in groups for a, b in itertools.combinations(kin, 2)}
     referenced = bool(references)
-    pairs = tuple(
-        attribute(output, judged[a], judged[b], by_pair.get((a, b)), referenced=referenced, kin=frozenset((a, b)) in together)
-        for a, b in itertools.combinations(judged, 2)
-    )
+    held = {s.label: s for s in fitting}
+
+    def pair(a: str, b: str) -> Pair:
+        kin, measured = frozenset((a, b)) in together, by_pair.get((a, b))
+        distance = apart.between(held[a], held[b], measured) if apart and measured and kin and not output.exact else None
+        return attribute(output, judged[a], judged[b], measured, referenced=referenced, kin=kin, distance=distance)
+
+    pairs = tuple(pair(a, b) for a, b in itertools.combinations(judged, 2))
     # without a reference no side passes by itself, but what was never written fails all the same
     verdicts = [s.verdict for s in judged.values() if references or not pairs or s.verdict is Verdict.FAIL]
     verdict = max([*verdicts, *(p.verdict for p in pairs)], key=lambda v: v.severity)
@@ -162,11 +169,11 @@ def judge_tensor(
 # measuring
 
 
-def _kin(sides: Sequence[SideTensor], references: Mapping[str, Reference]) -> list[list[SideTensor]]:
-    """Sides that hold the same kind of number: one format, one reference."""
-    groups: dict[tuple[str, int], list[SideTensor]] = {}
+def _kin(sides: Sequence[SideTensor], meaning: Mapping[str, Hashable]) -> list[list[SideTensor]]:
+    """Sides that hold the same kind of number: one format, one meaning."""
+    groups: dict[tuple[str, Hashable], list[SideTensor]] = {}
     for s in sides:
-        groups.setdefault((s.format, id(references.get(s.label))), []).append(s)
+        groups.setdefault((s.format, meaning[s.label]), []).append(s)
     return list(groups.values())
 
 

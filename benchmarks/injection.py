@@ -129,7 +129,7 @@ def tensors(path: str) -> Iterator[Tensor]:
             codes = np.array(dump.view(record, stored)).reshape(truth.shape)
             held = replace(references[output.name], panels=lambda panels=panels: iter(panels))
             yield Tensor(
-                f"{record.id} {output.name}",
+                f"{record.id} @{record.candidate} {output.name}",
                 case,
                 output,
                 record.contract,
@@ -259,19 +259,24 @@ def held(rows: list[dict[str, Any]]) -> float:
 
 
 def report(rows: list[dict[str, Any]]) -> str:
-    """The ratio observed/predicted by kind and operands: median, 5 % and 95 % quantiles, and the share within the factor."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    """By operands and kind: the ratio observed / predicted, 5 % · median · 95 % of the outputs, and the share within the factor."""
+    kinds = (*KINDS, "lost k")
+    lines = ["| operands | outputs | faults | " + " | ".join(kinds) + " |", "|-" * (3 + len(kinds)) + "|"]
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for r in rows:
-        groups[r["kind"], r["operands"]].append(r)
-    lines = [f"| fault | operands | outputs | faults | observed / predicted, 5 % · median · 95 % | within {FACTOR}× |", "|-|-|-|-|-|-|"]
-    order = sorted(groups, key=lambda g: ((*KINDS, "lost k").index(g[0]), g[1]))
-    for kind, fmt in order:
-        here = groups[kind, fmt]
-        low, middle, high = np.quantile(ratios(here), [0.05, 0.5, 0.95])
-        lines.append(f"| {kind} | {fmt} | {len(here)} | {sum(r['faults'] for r in here)} | {low:.2f} · {middle:.2f} · {high:.2f} "
-                     f"| {100 * held(here):.0f} % |")  # fmt: skip
-    lines.append(f"| all | all | {len(rows)} | {sum(r['faults'] for r in rows)} | | {100 * held(rows):.1f} % |")
+        groups[r["operands"]].append(r)
+    for operands, of in [*sorted(groups.items()), ("all", rows)]:
+        cells = [_cell([r for r in of if r["kind"] == kind]) for kind in kinds]
+        lines.append(f"| {operands} | {sum(r['kind'] == 'element' for r in of)} | {sum(r['faults'] for r in of)} | {' | '.join(cells)} |")
+    lines.append(f"\n{100 * held(rows):.1f} % of {len(rows)} kinds × outputs within {FACTOR}×.")
     return "\n".join(lines)
+
+
+def _cell(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "-"
+    low, middle, high = np.quantile(ratios(rows), [0.05, 0.5, 0.95])
+    return f"{low:.2f} · {middle:.2f} · {high:.2f}, {100 * held(rows):.0f} %"
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 import numpy as np
 
+from accuracy_eval.apart import Apart
 from accuracy_eval.compare.inputs import Operands, check_inputs, digests_alone, same_numbers
 from accuracy_eval.compare.joining import Entry
 from accuracy_eval.compare.relations import relation_results
@@ -106,8 +107,9 @@ def _judge_case(
 
     @cache
     def truth(meaning: Encoding, contract: str) -> dict[str, Reference]:
-        assert how.reference != "none"
         whole = spec.reference(case, inputs[meaning], meaning, contract)
+        if how.reference == "none":
+            return whole
         references = {name: scoped(r, how.reference) for name, r in whole.items()}
         return how.cache.kept(references, case, meaning, inputs[meaning]) if how.cache else references
 
@@ -117,7 +119,8 @@ def _judge_case(
     derived = () if how.reference == "none" else spec.derived(case, entries[0].encoding)
     for output in (*spec.outputs(case, entries[0].encoding), *derived):
         name = output.name
-        truths = {} if how.reference == "none" else {e.label: truth(meaning_of[e.label], records[e.label].contract)[name] for e in entries}
+        known = {e.label: truth(meaning_of[e.label], records[e.label].contract)[name] for e in entries}
+        truths, apart = ({}, Apart(meaning_of, known)) if how.reference == "none" else (known, None)
 
         def under(label: str, contract: str, name: str = name) -> Reference:
             return truth(meaning_of[label], contract)[name]
@@ -129,7 +132,7 @@ def _judge_case(
         else:
             sides = [stored_side(e, records[e.label], name, how.verify) for e in entries]
         sides = [replace(s, derived=joints[s.label].metrics.get(name, {})) for s in sides]
-        judge = judge_sampled if any(r.sample for r in truths.values()) else judge_tensor
+        judge = judge_sampled if any(r.sample for r in truths.values()) else partial(judge_tensor, apart=apart)
         inputs_of = {e.label: inputs[meaning_of[e.label]] for e in entries}
         result = judge(
             case, record.id, spec.family, record.candidate, output, sides, truths, how.profile, cross_format=how.cross_format,

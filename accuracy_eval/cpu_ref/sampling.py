@@ -236,13 +236,13 @@ def limits(sample: Sample, out_format: str) -> Limits:
     size_rows, size_columns = (np.where(np.isfinite(x.values), x.values, 0.0) ** 2 for x in (sample.row_panel, sample.column_panel))
     q = chance_limit(p.across.shape[1])
     with np.errstate(invalid="ignore", over="ignore"):
-        rows = np.sqrt(q * _line_sums(allowed_columns, allowed_rows, sample.columns)) + p.row_noise
-        columns = np.sqrt(q * _line_sums(allowed_rows.T, allowed_columns.T, sample.rows)) + p.column_noise
+        rows = np.sqrt(q * line_sums(allowed_columns, allowed_rows, sample.columns)) + p.row_noise
+        columns = np.sqrt(q * line_sums(allowed_rows.T, allowed_columns.T, sample.rows)) + p.column_noise
         return Limits(
             np.where(np.isfinite(p.of_rows).all(axis=1), rows, np.inf),
             np.where(np.isfinite(p.of_columns).all(axis=1), columns, np.inf),
-            np.sqrt(_line_sums(size_columns, size_rows, sample.columns)),
-            np.sqrt(_line_sums(size_rows.T, size_columns.T, sample.rows)),
+            np.sqrt(line_sums(size_columns, size_rows, sample.columns)),
+            np.sqrt(line_sums(size_rows.T, size_columns.T, sample.rows)),
         )
 
 
@@ -258,7 +258,7 @@ def _allowed(panel: Panel, out_format: str) -> Values:
         return np.where(np.isfinite(panel.values), budget + rounding, 0.0)
 
 
-def _line_sums(sampled: Values, along: Values, at: NDArray[np.int64]) -> Values:
+def line_sums(sampled: Values, along: Values, at: NDArray[np.int64]) -> Values:
     """Sums over whole lines [lines] from some of their elements [lines, s], those at `at`, and from some whole lines [t, length]."""
     profile = along.mean(axis=0)
     here = profile[at].mean()
