@@ -62,6 +62,15 @@ def test_a_composition_is_recovered_from_its_output(text: str, fmt: str, m: int,
         assert e.evidence > m * n // 10
 
 
+def test_a_split_contraction_whose_slices_promote_is_recovered_where_its_partial_sums_are_not_exact() -> None:
+    """As an H200 does with 256 × 256 × 16384 in fp8; only operands of very different size show it in float32."""
+    rng = np.random.default_rng(0)
+    spread = (np.where(rng.random((r, 4096)) < 0.002, 2.0**10, 2.0**-6) for r in (48, 64))
+    a, b = (Coded(encode(rng.standard_normal(s.shape) * s, "float8_e5m2"), "float8_e5m2") for s in spread)
+    e = explain(made_by("T32.13.13 fwd c1408 (c128 seq) seq", a, b), a, b, layout="nt", unit="hopper")
+    assert (e.status, e.description, e.ties) == ("identified", "T32.13.13 fwd c1408 (c128 seq) seq", ())
+
+
 def random_composition(rng: np.random.Generator) -> tuple[str, str, int]:
     """A composition, the format of its operands, and k."""
     fmt, pre, rule = [
@@ -219,6 +228,26 @@ def test_alpha_beta_and_bias_are_found_in_the_epilogue() -> None:
     for text in ("F fwd *alpha +fma(c) +bias", "F fwd +fma(d) +bias"):
         e = explain_gemm(Coded(evaluate(parse(text), problem_of(gemm)), "float32"), gemm)
         assert (e.status, e.description) == ("identified", text)
+
+
+@pytest.mark.parametrize("step", ["alpha", "C", "bias"])
+def test_a_step_of_the_epilogue_that_was_left_out_is_named_and_nothing_is_identified(step: str) -> None:
+    rng = np.random.default_rng(4)
+    a, b = operands(48, 40, 128, "bfloat16")
+    c, bias = (Coded(encode(rng.standard_normal(shape), "float32"), "float32") for shape in ((48, 40), (40,)))
+    asked = {"alpha": {"alpha": 0.25}, "C": {"beta": 1.0, "c": c}, "bias": {"bias": bias}}[step]
+    e = explain(made_by("T16.25.23 fwd", a, b), a, b, layout="nt", unit="hopper", tries=500, **asked)
+    assert e.status == "unexplained"
+    assert e.without == (step, "T16.25.23 fwd")
+    assert str(e).endswith(f"; with {step} left out every element is T16.25.23 fwd")
+
+
+def test_a_lost_k_is_not_blamed_on_a_step_of_the_epilogue() -> None:
+    a, b = operands(32, 48, 256, "bfloat16")
+    short = a.codes.copy()
+    short[:, 100] = 0
+    e = explain(made_by("T16.25.23 fwd", Coded(short, "bfloat16"), b), a, b, layout="nt", alpha=2.0, unit="hopper", tries=300)
+    assert (e.status, e.without) == ("unexplained", None)
 
 
 def test_a_gradient_is_explained_as_the_product_it_is() -> None:

@@ -1,7 +1,8 @@
 """Real outputs of an NVIDIA H200 (torch 2.11, cuBLAS 13.1): the compositions found for them give their bits.
 
 tests/data/h200-products.npz holds corners of the outputs of `benchmarks/h200_explain.py make`, whose operands are rebuilt here from the
-same counter generator. tests/data/h200-probe.json is what `accuracy-eval probe --json` printed there.
+same counter generator; tests/data/h200-fp8.npz 24 × 24 elements of outputs of suite `fp8`. tests/data/h200-probe.json is what
+`accuracy-eval probe --json` printed there.
 """
 
 import json
@@ -11,11 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accuracy_eval.datapath import Problem, evaluate, parse
+from accuracy_eval.cases import parse_case
+from accuracy_eval.datapath import Problem, evaluate, parse, problem_of
 from accuracy_eval.datapath.expectations import EXPECTATIONS, same_answer
 from accuracy_eval.formats import encode
+from accuracy_eval.ops.operands import operand_codes, stored_inputs
+from accuracy_eval.ops.registry import get_op
 
-OUTPUTS = Path(__file__).parent / "data" / "h200-products.npz"
+DATA = Path(__file__).parent / "data"
+OUTPUTS = DATA / "h200-products.npz"
 FORMATS = {"bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "fp32": "float32", "fp64": "float64"}
 
 # kernel that ran, what was multiplied (m×n×k), what reproduces it
@@ -73,7 +78,47 @@ def test_the_composition_gives_the_bits_of_the_hardware(kernel: str, case: str, 
     assert (evaluate(parse(other), problem) != d).mean() > 0.02
 
 
-CARD = json.loads((Path(__file__).parent / "data" / "h200-probe.json").read_text())["formats"]
+# case, candidate, output; what reproduces it; what does not, although it differs in one step only
+FP8 = [
+    ("gemm.m256.n512.k1024.nt.fp8_e4m3-float32.tensorwise.normal.s42 default d", "T32.13.13 fwd c128 seq *(ab)", "T32.13.13 fwd *(ab)"),
+    ("gemm.m256.n512.k1024.nt.fp8_e4m3-float32.tensorwise.normal.s42 fast_accum d", "T32.13.13 fwd *(ab)", "T16.13.13 fwd *(ab)"),
+    ("gemm.m256.n512.k1024.nt.fp8_e4m3+fp8_e5m2-float32.rowwise.normal.s42 default d", "T32.13.13 fwd c128 seq *b*a",
+     "T32.13.13 fwd c128 seq *a*b"),
+    ("gemm.m256.n512.k1024.nt.fp8_e5m2+fp8_e4m3-float32.rowwise.normal.s42 fast_accum d", "T32.13.13 fwd *b*a", "T32.13.13 fwd *(ab)"),
+    ("gemm.m256.n512.k1024.nt.fp8_e4m3+fp8_e5m2-float16.tensorwise.normal.s42 default d", "T32.13.13 fwd c128 seq *(ab) >float16",
+     "T32.13.13 fwd *(ab) >float16"),
+    ("gemm.m256.n512.k1024.nt.fp8_e4m3-float16.rowwise.normal.s42 fast_accum d", "T32.13.13 fwd *b*a >float16",
+     "T16.13.13 fwd *b*a >float16"),
+    ("gemm.m256.n256.k4096.nt.fp8_e4m3-float32.block1x128.outlier.s42 default d", "T32.13.13 fwd c128 blk", "T16.13.13 fwd c128 blk"),
+    ("gemm.m256.n256.k4096.nt.fp8_e4m3-bfloat16.block1x128.normal.s42 scaled_mm_v1 d", "T32.13.13 fwd c128 blk >bfloat16",
+     "T16.13.13 fwd c128 blk >bfloat16"),
+    ("gemm.m256.n256.k16384.nt.fp8_e4m3-float32.tensorwise.outlier.s42 fast_accum d", "T32.13.13 fwd c5504 seq *(ab)",
+     "T32.13.13 fwd c4096 seq *(ab)"),
+    ("gemm.m256.n256.k16384.nt.fp8_e4m3-float32.tensorwise.outlier.s42 default d", "T32.13.13 fwd c5504 (c128 seq) seq *(ab)",
+     "T32.13.13 fwd c128 seq *(ab)"),
+    ("gemm.m512.n512.k256.nt.fp8_e4m3.rowwise.normal.bwd.s42 default da", "T32.13.13 fwd c128 seq *(ab) >bfloat16",
+     "T32.13.13 fwd *(ab) >bfloat16"),
+    ("gemm.m512.n512.k256.nt.fp8_e4m3.rowwise.normal.bwd.s42 default db", "T32.13.13 fwd c128 seq *(ab) >bfloat16",
+     "T32.13.13 fwd *(ab) >bfloat16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("output", "composition", "other"), FP8, ids=[o.partition(".k")[2] for o, _, _ in FP8])
+def test_the_composition_gives_the_bits_of_the_hardwares_fp8_products(output: str, composition: str, other: str) -> None:
+    ident, _, name = output.split()
+    case, spec = parse_case(ident), get_op("gemm")
+    with np.load(DATA / "h200-fp8.npz") as stored:
+        d = stored[output]
+    inputs = stored_inputs(spec, case, "ocp", operand_codes(spec, case, "ocp"))
+    assert spec.products is not None
+    (product,) = spec.products(case, inputs, name)
+    rows, columns = (np.linspace(0, size - 1, 24).astype(int) for size in (product.gemm.m, product.gemm.n))
+    problem = problem_of(product.gemm).at(np.repeat(rows, 24), np.tile(columns, 24))
+    np.testing.assert_array_equal(evaluate(parse(composition), problem), d)
+    assert (evaluate(parse(other), problem) != d).any()
+
+
+CARD = json.loads((DATA / "h200-probe.json").read_text())["formats"]
 WHOLE = [c for c in CARD if c["format"] != "float32"]  # float32 questions were cut in two by the library: their order is not the unit's
 
 

@@ -44,6 +44,7 @@ NEAR = 0.75  # fraction of the search elements that makes a survivor: a corrupte
 NEARLY = 2  # of those, how many that fail on a search element are checked further
 TRIES = 60_000
 EXACT_TRIES = 5_000  # hypotheses for a narrow output that is the exact result rounded once
+AGAIN_TRIES = 5_000  # and where a step of the epilogue is taken to be left out
 CORRUPT = 1e-4  # fraction of the elements that may be corrupted before a composition counts as a near miss and the search goes on
 
 Status = Literal["identified", "consistent, not identified", "unexplained"]
@@ -65,6 +66,8 @@ class Explanation:
     unexplained    up to 16 indices [i, j] the composition does not reproduce
     units          matrix units with that rule, `arch/instruction`
     correctly_rounded  the whole output is the exact result rounded once: no order of operations shows in it
+    without        for an unexplained output: the step ("alpha", "C", "bias") after whose omission a composition reproduces every
+                   element, and that composition
     """
 
     description: str
@@ -81,6 +84,7 @@ class Explanation:
     unexplained: tuple[tuple[int, int], ...] = ()
     units: tuple[str, ...] = ()
     correctly_rounded: bool = False
+    without: tuple[str, str] | None = None
 
     @property
     def identified(self) -> bool:
@@ -94,6 +98,8 @@ class Explanation:
         found = f"{self.fraction:.6f} of {self.checked} elements reproduced by {self.description or 'nothing tried'}"
         if self.status == "unexplained":
             text = f"unexplained: at best {found}; {self._tried_words}"
+            if self.without:
+                return text + f"; with {self.without[0]} left out every element is {self.without[1]}"
             return text + (f"; not reproduced: {', '.join(map(str, map(list, self.unexplained[:4])))}" if self.unexplained else "")
         text = f"{self.status}: {self.description}"
         text += f", {self.checked} of {self.total} elements bit for bit, {self.evidence} of them evidence, {self._tried_words}"
@@ -141,7 +147,25 @@ def explain_gemm(actual: Coded, gemm: Gemm, *, unit: str | None = None, tries: i
         raise UsageError(f"the output has shape {actual.shape}, the product {(gemm.m, gemm.n)}; batches are explained matrix by matrix")
     if gemm.m * gemm.n * gemm.k == 0:
         raise UsageError(f"nothing to explain in an empty product of m = {gemm.m}, n = {gemm.n}, k = {gemm.k}")
-    return _Search(actual, gemm, unit, tries, full).run()
+    found = _Search(actual, gemm, unit, tries, full).run()
+    if found.status != "unexplained":
+        return found
+    for step, bare in _left_out(gemm):
+        tried = _Search(actual, bare, unit, min(tries, AGAIN_TRIES), full).run()
+        found = replace(found, tried=found.tried + tried.tried)
+        if tried.status != "unexplained":
+            return replace(found, without=(step, tried.description))
+    return found
+
+
+def _left_out(gemm: Gemm) -> Iterator[tuple[str, Gemm]]:
+    """The product without each step of its epilogue."""
+    if gemm.alpha != 1:
+        yield "alpha", replace(gemm, alpha=1.0)
+    if gemm.beta != 0:
+        yield "C", replace(gemm, beta=0.0, c=None)
+    if gemm.bias is not None:
+        yield "bias", replace(gemm, bias=None)
 
 
 @dataclass

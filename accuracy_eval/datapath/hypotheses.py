@@ -1,7 +1,8 @@
 """What an explanation tries, in the order in which it tries it.
 
-Stages go from simple to intricate: a plain chain; contiguous pieces of usual widths; the threads of a matrix-vector kernel; contiguous
-pieces of a split count; pieces dealt round robin. Within a stage the rules come in the order the output's error suggests.
+Stages go from simple to intricate: a plain chain; contiguous pieces of usual widths; a split contraction whose slices promote a short
+accumulator; the threads of a matrix-vector kernel; contiguous pieces of a split count; pieces dealt round robin. Within a stage the rules
+come in the order the output's error suggests.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import product
 from accuracy_eval.datapath import rules
 from accuracy_eval.datapath.compositions import SCALINGS, Join, arithmetic
 from accuracy_eval.datapath.evaluation import Problem
-from accuracy_eval.datapath.orders import FWD, PLAIN, Order, Pieces, cut, ordered, parse_order
+from accuracy_eval.datapath.orders import FWD, PLAIN, PROMOTED, Order, Pieces, cut, ordered, parse_order
 from accuracy_eval.datapath.rules import Rule, half, tfdpa
 from accuracy_eval.datapath.units import UNITS, Unit, units_of
 from accuracy_eval.errors import UsageError
@@ -131,15 +132,23 @@ def stages(
     yield fresh(
         Chain(r, p, FWD, Pieces(0, g, t)) for g in CHUNKS if g < k for p, r in candidates for t in (0, *TILES) if not t or k % g % t
     )
+    short = [(p, r) for p, r in candidates if r.kind == "tfdpa" and r.P < 23]
+    slices = dict.fromkeys(_split_width(k, s, PROMOTED) for s in SPLITS)
+    yield fresh(Chain(r, p, FWD, Pieces(0, g), Pieces(0, PROMOTED), "seq") for g in slices if PROMOTED < g < k for p, r in short)
     threads = [(p, r) for p, r in candidates if r.kind in VECTOR_KINDS]
     yield fresh(Chain(r, p, FWD, *cuts) for cuts in vector_cuts(k) for p, r in threads)
     candidates = [c for c in ranked() if c[1].kind != "muladd"]  # nothing that splits k has no fused multiply-add
-    splits = sorted({-(-k // (s * g)) * g for s in SPLITS for g in GRAINS} - set(CHUNKS), reverse=True)
+    splits = sorted({_split_width(k, s, g) for s in SPLITS for g in GRAINS} - set(CHUNKS), reverse=True)
     for p, r in candidates:
         yield fresh(Chain(r, p, FWD, Pieces(0, g, t)) for g in splits if g < k for t in (0, *TILES) if not t or g % t or k % g % t)
     for p, r in candidates:
         orders = residues + (lanes[:4] if r.kind in LANE_KINDS else [])
         yield fresh(Chain(r, p, o, Pieces(s, g)) for g in GRAINS for s in ROBINS if s * g < k + g for o in orders)
+
+
+def _split_width(k: int, count: int, grain: int) -> int:
+    """k's a slice takes where a contraction is cut into `count` slices of whole grains."""
+    return -(-k // (count * grain)) * grain
 
 
 def _arithmetic_key(chain: Chain, k: int) -> object:

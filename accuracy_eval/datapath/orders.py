@@ -12,6 +12,8 @@ from accuracy_eval.errors import UsageError
 
 Index = NDArray[np.int64]
 
+PROMOTED = 128  # products after which libraries add a short accumulator to a float32 sum
+
 _RES = re.compile(r"res(\d+)")
 _LANES = re.compile(r"lanes(\d+)x(\d+)\.(\d+)")
 _CHUNK = re.compile(r"c(\d+)")

@@ -7,13 +7,12 @@ from dataclasses import replace
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.datapath.compositions import Composition
 from accuracy_eval.datapath.evaluation import Problem, codes_of, evaluate, finish, problem_of
-from accuracy_eval.datapath.orders import FWD, PLAIN, Pieces, parse_order
+from accuracy_eval.datapath.orders import FWD, PLAIN, PROMOTED, Pieces, parse_order
 from accuracy_eval.datapath.products import gemm as unit_gemm
 from accuracy_eval.datapath.units import Unit, find_unit
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Codes, decode, encode, get_format
 
-PROMOTED = 128  # products after which libraries add a short accumulator to a float32 sum
 BLOCK_WIDTHS = (16, 32)  # block scales of these widths are the instruction's own, wider ones are applied to partial sums
 
 
