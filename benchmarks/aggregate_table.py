@@ -1,10 +1,12 @@
 """What the gates on whole rows, columns and tiles raise on healthy units, and how much smaller faults they see than single elements do.
 
-    python benchmarks/aggregate_table.py [--k 1,8,64,512,4096] [--size 48]
+    python benchmarks/aggregate_table.py [--k 1,8,64,512,4096] [--size 48] [--filter 4096]
 
 False alarms: every healthy unit × operand format × input class × K of tests/support_units.py; the largest use of a row, column or tile
 of size × size results before output rounding (above 0.7 is a false alarm). Misses: faults added to the exact result of float32
 operands; the largest |error|/B of the fault from which the gates on many elements fail, where that on elements fails from 1.
+A filter of the products of one k, which is no gate: how much of a lost one a healthy unit's own errors look like, beside what the
+gates on elements see.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import support_units as units
 
-from accuracy_eval.cpu_ref.gemm import gemm_panels
-from accuracy_eval.formats import encode, get_format
+from accuracy_eval.cpu_ref.gemm import Gemm, gemm_panels
+from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.metrics.aggregates import LIMIT, AggregateMeter
 from accuracy_eval.records import Coded
+from accuracy_eval.resolution import ResolutionMeter
 
 FINE = get_format("float64")  # results before output rounding
 
@@ -73,11 +76,41 @@ def smallest(error, values, budget, typical):
     return LIMIT / max(uses(values + error / largest, values, typical))
 
 
+def found_by_filter(unit, fmt, kind, k, size):
+    """The share of each k's products (-1: they are lost) that best fits a healthy unit's errors: the least; and (k_seen, k_total)."""
+    a, b = units.operands(kind, size, k, fmt, seed=2)
+    problem = Gemm(Coded(a, fmt), Coded(b, fmt), "nt")
+    values, budget, typical = reference(a, b, fmt, unit.contract)
+    weight = 1 / np.square(typical)
+    x, y = decode(a, fmt), decode(b, fmt)
+    fit = np.einsum("ij,ik,jk->k", weight * (units.pairs(unit.run, a, b, fmt) - values), x, y, optimize=True)
+    size_of = np.einsum("ij,ik,jk->k", weight, x**2, y**2, optimize=True)
+    meter = ResolutionMeter(size, FINE, problem)
+    meter.update(0, values, budget, typical)
+    seen = meter.result()
+    return float((fit[size_of > 0] / size_of[size_of > 0]).min()), seen.k_seen, seen.k_total
+
+
+FILTERED = ("volta", "hopper", "cdna3", "hopper fp8")
+FILTERED_KINDS = ("normal", "relu", "positive", "constant")
+
+
+def filter_table(k, size):
+    print("| unit | " + " | ".join(FILTERED_KINDS) + " |\n|-" + "|-" * len(FILTERED_KINDS) + "|")
+    for unit in (u for u in units.HEALTHY if u.name in FILTERED):
+        cells = [found_by_filter(unit, unit.formats[0], kind, k, size) for kind in FILTERED_KINDS]
+        print(f"| {unit.name} | {' | '.join(f'{share:.1e} · {seen} of {total}' for share, seen, total in cells)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--k", default="1,8,64,512,4096")
     parser.add_argument("--size", type=int, default=48)
+    parser.add_argument("--filter", type=int, metavar="K", help="only the table of the filter, at this K")
     options = parser.parse_args()
+    if options.filter:
+        filter_table(options.filter, options.size)
+        return
     worst, count, alarms = healthy([int(k) for k in options.k.split(",")], options.size)
     kinds = list(units.KINDS)
     print(f"| contract | {' | '.join(kinds)} |\n|-|{'-|' * len(kinds)}")
