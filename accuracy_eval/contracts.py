@@ -71,6 +71,11 @@ class Contract:
     certain: bool = False
 
     @property
+    def flushes(self) -> bool:
+        """Whether subnormal numbers of float32 may count as zero: all arithmetic but float64's and that of integers."""
+        return not self.exact and self.scalar_bits == 24
+
+    @property
     def largest(self) -> float | None:
         """Largest finite value of the narrowest running sum; None where sums are exact."""
         if self.exact:

@@ -9,7 +9,7 @@ import pytest
 import accuracy_eval as ae
 from accuracy_eval.cases import make_case
 from accuracy_eval.cpu_ref.operands import Gemm
-from accuracy_eval.cpu_ref.overflow import product_overflows, taken_as_right
+from accuracy_eval.cpu_ref.overflow import Reached, product_overflows, taken_as_right
 from accuracy_eval.cpu_ref.wide import product
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.ops.operands import operand_codes
@@ -190,7 +190,9 @@ def test_partial_sums_of_small_problems_equal_every_subset_by_hand(options, bias
     c, v = rng.choice([-2e38, 1e38], (3, 3)), rng.choice([-2e38, 1e38], 3)
     problem = Gemm(coded(a), coded(b), "nn", options["alpha"], options.get("beta", 0.0), coded(c), coded(v) if bias else None)
     rows, columns = (x.reshape(-1) for x in np.indices((3, 3)))
-    up, down = product_overflows(problem, "fp32acc")(rows, columns)
+    up, down, given, lost = product_overflows(problem, "fp32acc")(rows, columns)
+    assert not given.any()
+    assert not lost.any()
     values = {n: decode(x.codes, "float32") for n, x in (("a", coded(a)), ("b", coded(b)), ("c", coded(c)), ("v", coded(v)))}
     for n, (i, j) in enumerate(zip(rows, columns, strict=True)):
         terms = values["a"][i] * values["b"][:, j]
@@ -207,7 +209,7 @@ def test_partial_sums_of_small_problems_equal_every_subset_by_hand(options, bias
 def test_formats_without_infinity_are_left_alone():
     codes = encode(np.full((2, 2), 448.0), "float8_e4m3fn")
     assert get_format("float8_e4m3fn").has_inf is False
-    assert taken_as_right(lambda r, c: (np.ones(len(r), bool),) * 2, "float8_e4m3fn", codes, np.ones((2, 2))) is None
+    assert taken_as_right(lambda r, c: Reached(*(np.ones(len(r), bool),) * 4), "float8_e4m3fn", codes, np.ones((2, 2))) is None
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

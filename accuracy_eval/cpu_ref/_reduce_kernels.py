@@ -21,18 +21,17 @@ INF, NAN = math.inf, math.nan
 
 
 @kernel
-def sums(x: Array, hi: Array, lo: Array, plain: Array, size: Array) -> None:
-    """hi + lo = Σx to n·2^-105·size; plain: the rounded sum, right where an element is Inf or NaN; size: Σ|x|."""
+def sums(x: Array, hi: Array, lo: Array, size: Array) -> None:
+    """hi + lo = Σx to n·2^-105·size; size: Σ|x|."""
     for i in range(x.shape[0]):
-        h, low, p, s = 0.0, 0.0, 0.0, 0.0
+        h, low, s = 0.0, 0.0, 0.0
         for j in range(x.shape[1]):
             v = x[i, j]
             h, e = two_sum(h, v)
             h, low = quick_two_sum(h, low + e)
-            p += v
             s += abs(v)
         hi[i], lo[i] = h, low
-        plain[i], size[i] = p, s
+        size[i] = s
 
 
 @kernel

@@ -16,8 +16,10 @@ import numpy as np
 from accuracy_eval.contracts import LAMBDA, TYPICAL, Contract, parse_contract
 from accuracy_eval.cpu_ref import wide
 from accuracy_eval.cpu_ref.blas import one_thread
+from accuracy_eval.cpu_ref.flush import lost_products, lost_steps
 from accuracy_eval.cpu_ref.operands import Gemm, Operand
-from accuracy_eval.cpu_ref.running import RunningSums, element_budget
+from accuracy_eval.cpu_ref.reduce import row_statistics
+from accuracy_eval.cpu_ref.running import RunningSums, carried, element_budget
 from accuracy_eval.cpu_ref.statistics import Side, prepare, statistics
 from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.formats import Values, encode, get_format
@@ -178,6 +180,11 @@ def _multiply(problem: Gemm, rows: slice, out: Values, low: Values | None, budge
             if contract is not None and budgets is not None and left is not None:
                 right = _side(problem, b, problem.b_floor(every, cols), 0)
                 _with_budget(left, right, contract, out[here], budgets[(slice(None), *here)])
+                if low is not None:
+                    _with_budgets_of_their_own(a, b, contract, budgets[(slice(None), *here)])
+                if contract.flushes and problem.left.scale is None and problem.right.scale is None:
+                    lost = lost_products(a, b)
+                    budgets[(slice(None), *here)] += 0.0 if lost is None else lost
             elif low is None:
                 _plain(a, b, out[here])
             if low is not None:
@@ -219,6 +226,17 @@ def _with_budget(left: Side, right: Side, contract: Contract, out: Values, budge
     statistics(left, right, contract, use)
 
 
+def _with_budgets_of_their_own(a: Values, b: Values, contract: Contract, budgets: Values) -> None:
+    """The budgets of elements so small beside their row's and column's largest that scaling by those left their statistics zero."""
+    rows, cols = np.nonzero(wide.out_of_range(a, b, budgets[0]))
+    step = max(1, FINISHED_ELEMENTS // max(1, a.shape[1]))
+    for i in range(0, len(rows), step):
+        at = rows[i : i + step], cols[i : i + step]
+        sums = row_statistics(a[at[0]] * b[:, at[1]].T).running_sums()
+        for budget, spread in zip(budgets, (LAMBDA, TYPICAL), strict=True):
+            budget[at] = element_budget(contract, sums, spread)[:, 0]
+
+
 def _finish(
     problem: Gemm, rows: slice, product: Values, low: Values | None, budgets: Values | None, contract: Contract | None, integer: bool
 ) -> Panel:
@@ -255,12 +273,19 @@ def _add_scalar_budget(problem: Gemm, budgets: Values, product: Values, c: Value
     size = np.abs(product)
     if alpha != 1:
         size *= abs(alpha)
+    addend = None
     if c is not None:
-        size += np.abs(c) * abs(beta)
+        addend = np.abs(c) * abs(beta)
+        size += addend
     if problem.bias_values is not None:
+        addend = np.abs(problem.bias_values) + (0.0 if addend is None else addend)
         size += np.abs(problem.bias_values)
     size *= 4.0 * 2.0**-contract.scalar_bits
+    if addend is not None:
+        for budget, spread in zip(budgets, (LAMBDA, TYPICAL), strict=True):
+            budget += addend * carried(contract, problem.k, spread)
     budgets += size
+    budgets[budgets > 0] += lost_steps(problem.k, flushes=contract.flushes)
 
 
 def _apply_scalars(problem: Gemm, product: Values, c: Values | None) -> None:

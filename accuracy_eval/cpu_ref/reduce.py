@@ -73,15 +73,17 @@ def _loop(name: str) -> Callable[..., None]:
 
 def _sum_pairs(x: Values) -> tuple[Values, Values]:
     """hi + lo of each row's sum, |lo| ≤ ulp(hi)/2; exact where cancellation leaves the compiled sum in doubt."""
-    hi, lo, plain, size = (np.empty(x.shape[0]) for _ in range(4))
+    hi, lo, size = (np.empty(x.shape[0]) for _ in range(3))
     run = _loop("sums")
-    map_threads(lambda s: run(x[s], hi[s], lo[s], plain[s], size[s]), _rows(x))
+    map_threads(lambda s: run(x[s], hi[s], lo[s], size[s]), _rows(x))
     finite = np.isfinite(size)
     for i in np.flatnonzero(~finite):  # Inf or NaN among the terms, or a sum of magnitudes beyond float64
         finite[i] = np.isfinite(x[i]).all()
     with np.errstate(invalid="ignore", over="ignore"):
         doubtful = finite & ~(x.shape[1] * 2.0**-105 * size <= _DOUBTFUL * np.spacing(np.abs(hi)))
-    hi[~finite], lo[~finite] = plain[~finite], 0.0
+    odd = x[~finite]  # Inf or NaN decides; finite terms must not overflow on the way to it
+    with np.errstate(invalid="ignore"):
+        hi[~finite], lo[~finite] = np.where(np.isfinite(odd), 0.0, odd).sum(axis=1), 0.0
     for i in np.flatnonzero(doubtful):
         hi[i], lo[i] = _exact_sum(x[i])
     # a sum of zeros is −0 only where every term is

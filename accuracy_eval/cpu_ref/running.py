@@ -145,6 +145,15 @@ def element_budget(contract: Contract, sums: RunningSums, spread: float = LAMBDA
     return budget
 
 
+def carried(contract: Contract, k: int, spread: float = LAMBDA) -> float:
+    """Error of a sum of k products that starts at C instead of having it added, relative to C: every step rounds C once more."""
+    found = 0.0
+    for a in contract.promoted or contract.accumulators:
+        steps, unit = a.steps(-(-k // contract.part) if contract.part else k), 2.0**-a.bits
+        found = max(found, 0.5 * steps * unit * (a.rounding == "RZ") + spread * WALK * np.sqrt(steps) * unit)
+    return found
+
+
 def _parts_budget(contract: Contract, sums: RunningSums, spread: float) -> Values:
     """`accumulators` over parts of the contraction, from zero each, then `promoted` over the part sums.
 

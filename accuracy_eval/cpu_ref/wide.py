@@ -103,10 +103,22 @@ def product(a: Values, b: Values) -> tuple[Values, Values]:
         lo = np.where(np.isfinite(hi), np.ldexp(np.ldexp(lo, half), scale - half), 0.0)
     for i, j in np.argwhere(lost):
         hi[i, j], lo[i, j] = _exact(a[i], b[:, j])
+    # Inf or NaN among the operands decides; finite terms must not overflow on the way to it
+    plain_a, plain_b = (np.where(np.isfinite(v), np.sign(v), v) for v in (a, b))
     for rows, cols in ((~finite_a, slice(None)), (slice(None), ~finite_b)):
-        hi[rows, cols] = a[rows] @ b[:, cols]
+        hi[rows, cols] = plain_a[rows] @ plain_b[:, cols]
         lo[rows, cols] = 0.0
     return hi, lo
+
+
+def out_of_range(a: Values, b: Values, size: Values) -> NDArray[np.bool_]:
+    """Elements [r, c] of a·b whose products, scaled by the largest of their row and column, may be too small to square.
+
+    size  [r, c], of about an ulp of the sum
+    """
+    ea, eb = exponents(a, 1), exponents(b, 0)
+    small = _smallest(a, ea, 1) + _smallest(b, eb, 0) < -450
+    return np.asarray(small & (np.ldexp(size, -(ea + eb)) < 2.0**-500))
 
 
 def _smallest(x: Values, exponent: NDArray[np.int64], axis: int) -> Values:

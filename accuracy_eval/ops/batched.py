@@ -9,7 +9,8 @@ from typing import Any
 from accuracy_eval.contracts import default_contract
 from accuracy_eval.cpu_ref.gemm import gradient, panels
 from accuracy_eval.cpu_ref.operands import Gemm
-from accuracy_eval.ops.gemm import LAYOUTS
+from accuracy_eval.cpu_ref.overflow import product_overflows, stacked
+from accuracy_eval.ops.gemm import LAYOUTS, overflowing
 from accuracy_eval.ops.spec import (
     Encoding,
     Inputs,
@@ -62,17 +63,27 @@ def _one(inputs: Inputs, name: str, index: int) -> Coded:
     return Coded(inputs[name].codes[index], inputs[name].format)
 
 
+def _problems(case: Case, inputs: Inputs, output: str) -> list[Gemm]:
+    products = [Gemm(_one(inputs, "a", i), _one(inputs, "b", i), case.layout) for i in range(case.dims["b"])]
+    if case.direction == "fwd":
+        return products
+    return [gradient(output, p, _one(inputs, "grad_d", i)) for i, p in enumerate(products)]
+
+
 def _panels(case: Case, inputs: Inputs, contract: str, output: Output) -> Iterator[Panel]:
-    for i in range(case.dims["b"]):
-        product = Gemm(_one(inputs, "a", i), _one(inputs, "b", i), case.layout)
-        problem = product if case.direction == "fwd" else gradient(output.name, product, _one(inputs, "grad_d", i))
+    for i, problem in enumerate(_problems(case, inputs, output.name)):
         for p in panels(problem, contract=contract, out_format=output.format):
             yield Panel(i * problem.m + p.first_row, p.values, p.budget, p.typical)
 
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
-    outputs = _outputs(case, encoding)
-    return {o.name: Reference("values", o.format, o.shape, contract, partial(_panels, case, inputs, contract, o)) for o in outputs}
+    found = {}
+    for o in _outputs(case, encoding):
+        sums = stacked([(i * p.m, product_overflows(p, contract)) for i, p in enumerate(_problems(case, inputs, o.name))])
+        found[o.name] = Reference(
+            "values", o.format, o.shape, contract, partial(_panels, case, inputs, contract, o), exempt=overflowing(sums, contract, o.format)
+        )
+    return found
 
 
 BATCHED = OpSpec(

@@ -18,6 +18,7 @@ import numpy as np
 from accuracy_eval.contracts import default_contract
 from accuracy_eval.cpu_ref.gemm import panels
 from accuracy_eval.cpu_ref.operands import Gemm
+from accuracy_eval.cpu_ref.overflow import Overflows, product_overflows, stacked
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.inputs.exact import ExactOperands, integer_codes
 from accuracy_eval.ops import quantised
@@ -33,6 +34,7 @@ from accuracy_eval.ops.factors import (
     scale_format,
     scale_values,
 )
+from accuracy_eval.ops.gemm import overflowing
 from accuracy_eval.ops.grouped_torch import torch_products
 from accuracy_eval.ops.spec import (
     Encoding,
@@ -303,8 +305,21 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
     for o in outputs:
         truth = partial(_panels, case, o, inputs, contract, _problem)
         before = partial(_panels, case, o, inputs, "", _unquantised) if case.recipe else None
-        found[o.name] = Reference("values", o.format, o.shape, contract, truth, unquantised=before)
+        exempt = overflowing(_overflows(case, o, inputs, contract), contract, o.format)
+        found[o.name] = Reference("values", o.format, o.shape, contract, truth, unquantised=before, exempt=exempt)
     return found
+
+
+def _overflows(case: Case, output: Output, inputs: Inputs, contract: str) -> Overflows | None:
+    """Of the groups' products; nothing is added up elsewhere."""
+    height = output.shape[-2] if output.name == "db" else 0
+    parts: list[tuple[int, Overflows | None]] = []
+    end = 0
+    for g in _groups(case):
+        sums = product_overflows(_problem(case, inputs, output.name, g), contract) if g.stop > g.start else None
+        parts.append((end, sums))
+        end += height or g.stop - g.start
+    return stacked([*parts, (end, None)])
 
 
 # the exact companion: that of one product of all rows, B's rows moved and signed group by group so that no two groups are alike
