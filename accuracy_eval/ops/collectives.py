@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.contracts import parse_contract
 from accuracy_eval.cpu_ref.hops import hop_budget, hop_overflows, rank_sum
-from accuracy_eval.cpu_ref.overflow import Overflows, taken_as_right
+from accuracy_eval.cpu_ref.overflow import Overflows, Reached, taken_as_right
 from accuracy_eval.formats import Codes, Values, decode, encode, get_format
 from accuracy_eval.inputs.exact import INPUT_CLASS
 from accuracy_eval.inputs.philox import STREAM_16, stream_key, words
@@ -154,7 +154,8 @@ def _reference(c: Collective, case: Case, inputs: Inputs, encoding: Encoding, co
 
 def _overflows(spread: Callable[[NDArray[Any]], NDArray[Any]], values: Values, contract: str, fmt: str) -> Overflows:
     up, down = (spread(flags) for flags in hop_overflows(values, parse_contract(contract), fmt))
-    return lambda rows, columns: (up[rows, columns], down[rows, columns])
+    given = spread(np.asarray(~np.isfinite(values).all(axis=0)))
+    return lambda rows, columns: Reached(up[rows, columns], down[rows, columns], given[rows, columns], np.zeros(len(rows), bool))
 
 
 def _joint(case: Case, inputs: Inputs, encoding: Encoding, outputs: Mapping[str, Coded]) -> Joint:
