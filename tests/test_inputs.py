@@ -442,6 +442,19 @@ def test_codes_equal_those_of_every_release(input_class, fmt):
 # Statistics.
 
 
+@pytest.mark.parametrize("spread", ["uniform", "skewed"])
+@pytest.mark.parametrize("below", [1, 7, 202048])
+def test_indices_are_scaled_words_of_a_stream_of_their_own(spread, below):
+    words = stream_words(f"embedding/ids/50x3/{spread}{below}", 9, 1, 32, 150)
+    expected = [((w * w >> 32) if spread == "skewed" else w) * below >> 32 for w in words]
+    found = inputs.indices("embedding", "ids", (50, 3), below, 9, spread)
+    assert (found.dtype, found.shape, found.ravel().tolist()) == (np.uint32, (50, 3), expected)
+
+
+def test_equal_indices_are_the_middle_one():
+    assert inputs.indices("embedding", "ids", (2, 2), 9, 0, "one").tolist() == [[4, 4], [4, 4]]
+
+
 def test_float32_normals_use_their_lowest_bit():
     codes = generate("gemm", "a", (256, 256), "normal", 11, "float32")
     assert (codes & 1).mean() == pytest.approx(0.5, abs=0.01)

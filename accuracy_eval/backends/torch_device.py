@@ -169,7 +169,7 @@ class TorchBackend:
 
         fill  what lies between the rows, where that is not zeros; rows are then wider apart
         """
-        if input_class not in ("misaligned", "strided") and not fill:
+        if not tensor.dim() or (input_class not in ("misaligned", "strided") and not fill):
             return tensor
         offset = MISALIGNED_OFFSET if input_class == "misaligned" else 0
         shape = (math.prod(tensor.shape[:-1]), tensor.shape[-1]) if tensor.dim() > 1 else (1, tensor.numel())

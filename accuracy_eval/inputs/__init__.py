@@ -42,6 +42,9 @@ multiply by 32 (absmax: by the largest code; integers: by 1); then one `formats.
     wide          ordinal = ord(lo) + floor(u · (ord(hi) - ord(lo) + 1) / 2^w), lo and hi the outermost finite values of the
                   format inside the domain; ordinal 0 is +0
 
+**Indices** (classes, tokens, experts) below a bound: stream 1, the class is the spread and the bound, as in "uniform1000".
+Index = (u · bound) >> 32 of a u32 word; skewed: of (u · u) >> 32 in place of u; one: bound // 2, no stream.
+
 Importing this package imports neither numba nor a GPU library.
 """
 
@@ -49,7 +52,18 @@ from __future__ import annotations
 
 from accuracy_eval.inputs.classes import INPUT_CLASSES, InputClass, special_codes
 from accuracy_eval.inputs.generator import generate
+from accuracy_eval.inputs.indices import Spread, indices
 from accuracy_eval.inputs.philox import StreamKey, stream_key
 from accuracy_eval.inputs.rules import ValueRule
 
-__all__ = ["INPUT_CLASSES", "InputClass", "StreamKey", "ValueRule", "generate", "special_codes", "stream_key"]
+__all__ = [
+    "INPUT_CLASSES",
+    "InputClass",
+    "Spread",
+    "StreamKey",
+    "ValueRule",
+    "generate",
+    "indices",
+    "special_codes",
+    "stream_key",
+]

@@ -10,6 +10,7 @@ from accuracy_eval.ops.collectives import COLLECTIVE_OPS
 from accuracy_eval.ops.epilogue import GEMM_EPILOGUE
 from accuracy_eval.ops.gemm import GEMM
 from accuracy_eval.ops.grouped import GROUPED
+from accuracy_eval.ops.loss import CROSS_ENTROPY
 from accuracy_eval.ops.norms import NORMS
 from accuracy_eval.ops.quantize import QUANTIZE
 from accuracy_eval.ops.reduce import REDUCE
@@ -19,8 +20,10 @@ from accuracy_eval.ops.special import SPECIAL
 
 OPS: dict[str, OpSpec] = {
     op.name: op
-    for op in (GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, *NORMS, ROPE, ATTENTION, CAST, QUANTIZE, *COLLECTIVE_OPS)
-}
+    for op in (
+        GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, *NORMS, CROSS_ENTROPY, ROPE, ATTENTION, CAST, QUANTIZE, *COLLECTIVE_OPS,
+    )
+}  # fmt: skip
 
 
 def get_op(name: str) -> OpSpec:

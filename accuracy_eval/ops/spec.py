@@ -254,6 +254,11 @@ def output_format(case: Case, default: str, encoding: Encoding) -> str:
     return concrete("float32" if case.out_format == "tfloat32" else case.out_format, encoding).name
 
 
+def float_contract(case: Case) -> str:
+    """What ops on FLOATS promise: sums in float32, in float64 for float64 operands."""
+    return "fp64" if case.format == "float64" else "fp32acc"
+
+
 def format_of(tensor: Any) -> Format:
     """The format of a torch tensor, by its dtype's name."""
     return get_format(str(tensor.dtype).removeprefix("torch."))

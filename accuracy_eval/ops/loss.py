@@ -1,0 +1,160 @@
+"""cross_entropy: the loss of rows of logits x [m, n] against classes target [m], forward and backward; label smoothing, ignored rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.contracts import parse_contract
+from accuracy_eval.cpu_ref.loss import Logits, gradient, losses
+from accuracy_eval.cpu_ref.reduce import reduce, sum_budget
+from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import Values, decode, get_format
+from accuracy_eval.inputs import indices
+from accuracy_eval.ops.panels import Part, by_rows, whole
+from accuracy_eval.ops.spec import (
+    FLOATS,
+    Encoding,
+    Exempt,
+    Inputs,
+    Operand,
+    OpSpec,
+    Output,
+    Reference,
+    float_contract,
+    operand_formats,
+    row_blocks,
+)  # fmt: skip
+from accuracy_eval.records import Case, OptionValue
+
+REDUCTIONS = ("mean", "sum", "none")
+OPTIONS: dict[str, OptionValue] = {"reduction": "mean", "smoothing": 0.0, "ignored": False}
+IGNORED = -100  # the class of rows that count for nothing
+EVERY = 4  # rows of which the second is ignored
+
+
+def _option(case: Case, name: str) -> Any:
+    return dict(case.options).get(name, OPTIONS[name])
+
+
+def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
+    m, n, fmt = case.dims["m"], case.dims["n"], operand_formats(case, 1, encoding)[0]
+    found = Operand("x", (m, n), fmt, ("m", "n")), Operand("target", (m,), "int32", ("m",))
+    if case.direction == "fwd":
+        return found
+    axes = ("m",) if _option(case, "reduction") == "none" else ()
+    return (*found, Operand("grad_loss", tuple(case.dims[a] for a in axes), fmt, axes))
+
+
+def _own_codes(case: Case, encoding: Encoding) -> dict[str, NDArray[Any]]:
+    m, n = case.dims["m"], case.dims["n"]
+    target = indices(case.op, "target", (m,), n, case.seed).astype(np.int64)
+    if _option(case, "ignored"):
+        target[1::EVERY] = IGNORED
+    return {"target": target.astype(np.int32).view(np.uint32)}
+
+
+def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
+    x = _operands(case, encoding)[0]
+    if case.direction == "bwd":
+        return (Output("dx", x.shape, x.format),)
+    return (Output("loss", x.shape[:1] if _option(case, "reduction") == "none" else (), x.format),)
+
+
+def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+    x = t["x"].detach().requires_grad_(case.direction == "bwd")
+    loss = torch.nn.functional.cross_entropy(
+        x, t["target"].long(), ignore_index=IGNORED, reduction=_option(case, "reduction"), label_smoothing=float(_option(case, "smoothing"))
+    )
+    return {"loss": loss} if case.direction == "fwd" else {"dx": torch.autograd.grad(loss, x, t["grad_loss"])[0]}
+
+
+def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
+    (output,), x, target = _outputs(case, encoding), inputs["x"], _classes(case, inputs)
+    reduction, counted = _option(case, "reduction"), max(int((target >= 0).sum()), 1)
+
+    def rows(first: int, end: int) -> Logits:
+        return Logits(decode(x.codes[first:end], x.format), target[first:end], float(_option(case, "smoothing")), x.format)
+
+    def forward(first: int, end: int) -> Part:
+        return losses(rows(first, end))
+
+    def reduced() -> dict[str, Part]:
+        values, error = (np.concatenate(parts) for parts in zip(*(forward(*block) for block in row_blocks(x.shape)), strict=True))
+        divisor = counted if reduction == "mean" else 1
+        total, adding = reduce("sum", values), sum_budget(values, parse_contract(contract))
+        return {"loss": (total / divisor, (error.sum() + adding) / divisor)}  # rows may err alike
+
+    def backward(first: int, end: int) -> Part:
+        grad = decode(inputs["grad_loss"].codes, x.format)
+        shared = grad / counted if reduction == "mean" else grad
+        return gradient(rows(first, end), grad[first:end] if reduction == "none" else np.full(end - first, shared))
+
+    exempt = _undecided(rows, output, (0, case.dims["m"]))
+    if case.direction == "bwd" or reduction == "none":
+        return {output.name: by_rows(output, contract, x.shape, forward if case.direction == "fwd" else backward, exempt=exempt)}
+    return {"loss": replace(whole((output,), contract, reduced)["loss"], exempt=exempt)}
+
+
+def _classes(case: Case, inputs: Inputs) -> NDArray[np.int64]:
+    target = inputs["target"].codes.view(np.int32).astype(np.int64)
+    wrong = target[(target != IGNORED) & ((target < 0) | (target >= case.dims["n"]))]
+    if wrong.size:
+        raise UsageError(f"cross_entropy: target holds {wrong[0]}; allowed: 0 to {case.dims['n'] - 1}, and {IGNORED} for rows to ignore")
+    return target
+
+
+def _undecided(rows: Callable[[int, int], Logits], output: Output, every: tuple[int, int]) -> Exempt:
+    """Inf or NaN where a step leaves the range of its format: a row with +Inf, a log-probability, a sum of them over classes or rows.
+    The gradient of a row that counts for nothing is 0, or NaN where its softmax is."""
+    largest = get_format(output.format).max
+
+    def mask(codes: NDArray[Any], values: Values, first_row: int) -> NDArray[np.bool_] | None:
+        found = decode(codes, output.format)
+        odd = ~np.isfinite(found) & ~(np.isnan(found) & np.isnan(values))
+        if not odd.any():
+            return None
+        gradient = output.name == "dx"
+        a = rows(first_row, first_row + len(codes)) if gradient else rows(*every)
+        with np.errstate(invalid="ignore", over="ignore"):
+            logs = np.abs(a.log_softmax()[0])
+            reached = logs.sum(axis=1) if a.smoothing else a.at_target(logs)[:, 0]
+            reached = reached if gradient or output.shape else np.where(a.counted, reached, 0.0).sum()
+            beyond = np.isposinf(a.x).any(axis=1) | (reached >= largest / 2)
+        if gradient:
+            return np.asarray(odd & (~np.isfinite(a.x).all(axis=1) & ~a.counted | beyond)[:, None])
+        return np.asarray(odd & (beyond if len(output.shape) else (beyond & a.counted).any()))
+
+    return Exempt(mask, "elements Inf or NaN: a step leaves the range of its format there, or a row counts for nothing")
+
+
+def _refuse(case: Case) -> str | None:
+    if not case.dims["n"] or not case.dims["m"]:
+        return "a loss needs at least one row and one class"
+    if _option(case, "reduction") not in REDUCTIONS:
+        return f"option reduction={_option(case, 'reduction')!r}; allowed: {', '.join(REDUCTIONS)}"
+    if not 0 <= _option(case, "smoothing") < 1:
+        return f"option smoothing={_option(case, 'smoothing')}; allowed: 0 up to but not including 1"
+    return None
+
+
+CROSS_ENTROPY = OpSpec(
+    name="cross_entropy",
+    family="loss",
+    equation="L = log Σ e^x − x[target], its mean over rows",
+    dims=(("m", "n"),),
+    formats=FLOATS,
+    operands=_operands,
+    outputs=_outputs,
+    torch=_torch,
+    reference=_reference,
+    contract=float_contract,
+    options=OPTIONS,
+    directions=("fwd", "bwd"),
+    own_codes=_own_codes,
+    refuse=_refuse,
+)
