@@ -10,8 +10,8 @@ import math
 import operator
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,11 @@ class Gate:
     def key(self) -> str:
         """What the metrics call the one it limits."""
         return allclose_name(self.rtol, self.atol) if self.metric == "allclose_violations" else self.metric
+
+    @cached_property
+    def of_one_error(self) -> Gate:
+        """The gate where nothing was quantised: there is one error, and it needs no name."""
+        return replace(self, error="")
 
     def matches(self, facts: Mapping[str, Any]) -> bool:
         """Whether the gate applies to a tensor with these facts; a '+'-joined format matches when it is listed or all its parts are."""

@@ -129,8 +129,8 @@ def judge_tensor(
     inputs        by side label: operands as stored, for causes that only they show
     """
     gates = profile.applicable(facts_of(case, family, output, sides[0].contract))
-    if not case.recipe:  # nothing was quantised: there is one error, and it needs no name
-        gates = tuple(replace(g, error="") for g in gates)
+    if not case.recipe:
+        gates = tuple(g.of_one_error for g in gates)
     fitting = [s for s in sides if misfit(s, output) is None]
     by_side: dict[str, _Found] = {}
     by_pair: dict[tuple[str, str], Measured] = {}

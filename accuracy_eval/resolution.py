@@ -167,21 +167,32 @@ def _line_size(counts: NDArray[np.float64], share: float = 0.95) -> float:
     if not len(counts):
         return math.nan
     used = np.nonzero(counts.any(axis=0))[0]
-    counts = counts[:, used]
+    counts = np.ascontiguousarray(counts[:, used])
     octaves = used / PER_OCTAVE + LOWEST
-
-    def caught(octave: float) -> float:
-        # an element has two thresholds, of which one error can cross one: each stands for half of a two-sided one
-        beyond = np.array([math.erfc(2.0 ** (t - octave) / math.sqrt(2)) for t in octaves])
-        return float(np.mean(-np.expm1(counts / 2 @ np.log1p(-np.minimum(beyond, 1 - 1e-15)))))
-
     low, high = float(LOWEST), float(HIGHEST)
-    if caught(high) < share:
+    if _caught(counts, octaves, high) < share:
         return math.inf
     while high - low > 0.02:
         middle = (low + high) / 2
-        low, high = (low, middle) if caught(middle) >= share else (middle, high)
+        low, high = (low, middle) if _caught(counts, octaves, middle) >= share else (middle, high)
     return float(2.0**high)
+
+
+@kernel
+def _caught(counts: Any, octaves: Any, octave: float) -> float:
+    """Share of the lines [lines, classes] in which a normal error of 2^octave crosses a threshold of one of the octaves [classes]."""
+    passes = np.empty(octaves.shape[0])
+    for j in range(octaves.shape[0]):
+        # an element has two thresholds, of which one error can cross one: each stands for half of a two-sided one
+        beyond = math.erfc(2.0 ** (octaves[j] - octave) / math.sqrt(2.0))
+        passes[j] = math.log1p(-min(beyond, 1.0 - 1e-15)) / 2.0
+    total = 0.0
+    for i in range(counts.shape[0]):
+        all_pass = 0.0
+        for j in range(octaves.shape[0]):
+            all_pass += counts[i, j] * passes[j]
+        total -= math.expm1(all_pass)
+    return total / counts.shape[0]  # type: ignore[no-any-return]
 
 
 def _spread(size: int, count: int) -> NDArray[np.int64]:

@@ -65,10 +65,11 @@ class Histogram:
 
     def octaves(self) -> tuple[tuple[float, int], ...]:
         """(upper edge, count) of every power of two that holds something."""
-        found: dict[float, int] = {}
-        for edge, count in zip(_octave_edges(self.integral)[self.bins].tolist(), self.counts.tolist(), strict=True):
-            found[edge] = found.get(edge, 0) + count
-        return tuple(found.items())
+        edges = _octave_edges(self.integral)[self.bins]
+        if not len(edges):
+            return ()
+        starts = np.flatnonzero(np.concatenate([[True], edges[1:] != edges[:-1]]))
+        return tuple(zip(edges[starts].tolist(), np.add.reduceat(self.counts, starts).tolist(), strict=True))
 
 
 @cache

@@ -23,8 +23,13 @@ def new_records() -> tuple[Values, NDArray[np.int64]]:
 
 def added(parts: list[Values]) -> Values:
     """Sums of all parts, each bucket added with one rounding; shape of one part, low words 0."""
-    stacked = np.stack(parts)
     out = np.zeros_like(parts[0])
+    if len(parts) == 1:  # two words a bucket: their sum is rounded once
+        high, low = parts[0][..., 0], parts[0][..., 1]
+        with np.errstate(invalid="ignore"):
+            out[..., 0] = np.where(np.isfinite(high) & np.isfinite(low), high + low, high)
+        return out
+    stacked = np.stack(parts)
     for q in range(k.S_COUNT):
         for b in range(3):
             terms = stacked[:, q, b, :].ravel()
@@ -35,6 +40,8 @@ def added(parts: list[Values]) -> Values:
 
 def joined(buckets: Values, power: int) -> Fraction:
     """Σ of the three buckets of sums of d (power 1) or of products (power 2)."""
+    if not buckets[1:].any():  # ordinary magnitudes
+        return Fraction(float(buckets[0]))
     total = Fraction(0)
     for value, exponent in zip(buckets, _BUCKET_EXPONENT, strict=True):
         if value:
@@ -55,6 +62,8 @@ def merge_moments(into: Values, part: Values) -> None:
 
 def spread(moments: Values) -> Fraction:
     """Σ(d - mean)² over all buckets, each of which holds its own scale."""
+    if not moments[1:].any():  # ordinary magnitudes: one bucket holds them all
+        return Fraction(float(moments[0, 2])) if moments[0, 0] else Fraction(0)
     n = Fraction(float(moments[:, 0].sum()))
     if n == 0:
         return Fraction(0)

@@ -26,7 +26,7 @@ from accuracy_eval.metrics.aggregates import NO_USES, AggregateMeter
 from accuracy_eval.metrics.arguments import DUMMIES, Array, checked_codes, geometry, parameters, readonly, source, tables
 from accuracy_eval.metrics.histogram import Histogram
 from accuracy_eval.metrics.joining import added, better, joined, merge_moments, new_records, noise, spread, worst_of
-from accuracy_eval.metrics.measured import ClassCounts, Classes, Measured, Range, Values
+from accuracy_eval.metrics.measured import ClassCounts, Classes, Measured, NoiseMap, Range, Values
 from accuracy_eval.metrics.registry import METRICS, allclose_name
 from accuracy_eval.metrics.totals import Totals
 from accuracy_eval.records import Coded, WorstElement
@@ -318,7 +318,8 @@ class Meter:
             raise UsageError(f"{self._counts[k.C_BAD_BUDGET]} budgets are negative or NaN; a budget is a number >= 0")
         worst, worst_ulp = self._worst(0), self._worst(1)
         histogram = Histogram.of((s.histogram for s in self._all_scratch), self._mode == k.SAME)
-        totals = self._totals(worst_ulp, histogram)
+        rows, columns, tiles = (noise(parts) for parts in (self._row_parts, self._col_parts, self._tile_parts))
+        totals = self._totals(worst_ulp, histogram, rows, columns, tiles)
         metrics: dict[str, Any] = {name: metric.value(totals) for name, metric in METRICS.items() if metric.value}
         for (rtol, atol), violations in zip(self.specs, self._counts[k.C_ALLCLOSE :], strict=True):
             metrics[allclose_name(rtol, atol)] = int(violations)
@@ -333,14 +334,16 @@ class Meter:
             worst_ulp=worst_ulp,
             extremes=self._at_extremes(),
             ulp_histogram=histogram.octaves(),
-            rows=noise(self._row_parts),
-            cols=noise(self._col_parts),
-            tiles=noise(self._tile_parts),
+            rows=rows,
+            cols=columns,
+            tiles=tiles,
             actual_range=_range(self._records[k.M_MIN_A], self._records[k.M_MAX_A]),
             expected_range=_range(self._records[k.M_MIN_E], self._records[k.M_MAX_E]),
         )
 
-    def _totals(self, worst: tuple[WorstElement, ...], histogram: Histogram) -> Totals:
+    def _totals(
+        self, worst: tuple[WorstElement, ...], histogram: Histogram, rows: NoiseMap | None, columns: NoiseMap | None, tiles: NoiseMap | None
+    ) -> Totals:
         counts = self._counts
         valid = int(counts[k.C_VALID])
         sums = added(self._sums)[:, :, 0] if self._sums else np.zeros((k.S_COUNT, 3))
@@ -391,15 +394,15 @@ class Meter:
             nonzero_at_zero=int(counts[k.C_NONZERO_AT_ZERO]),
             zero_references=int(counts[k.C_ZERO_REFERENCE]),
             nonfinite=int(counts[k.C_NONFINITE]),
-            worst_row=worst_of(noise(self._row_parts)) if valid else None,
-            worst_col=worst_of(noise(self._col_parts)) if valid else None,
-            worst_tile=self._worst_tile() if valid else None,
+            worst_row=worst_of(rows) if valid else None,
+            worst_col=worst_of(columns) if valid else None,
+            worst_tile=self._worst_tile(tiles) if valid else None,
             uses=self._uses.result() if self._uses else NO_USES,
             shape=self.shape,
         )
 
-    def _worst_tile(self) -> tuple[tuple[int, int], float] | None:
-        found = worst_of(noise(self._tile_parts))
+    def _worst_tile(self, tiles: NoiseMap | None) -> tuple[tuple[int, int], float] | None:
+        found = worst_of(tiles)
         if found is None:
             return None
         row, col = divmod(found[0], -(-self.cols // k.TILE))
@@ -471,9 +474,11 @@ class Meter:
         if self.expected is None and top:
             values = np.array([values[1] for _, _, values, _, _ in top])
             expected_codes = formats.encode(values, self.actual, overflow=self.overflow).tolist()
+        places = np.unravel_index([flat for _, flat, *_ in top], self.shape) if top and self.shape else ()
+        indices = list(zip(*(axis.tolist() for axis in places), strict=True)) or [()] * len(top)
         return tuple(
             WorstElement(
-                index=self._index(flat),
+                index=index,
                 actual_code=code_a & mask,
                 expected_code=expected_code,
                 actual=a,
@@ -482,7 +487,7 @@ class Meter:
                 ulp=u,
                 budget=None if math.isnan(b) else b,
             )
-            for (_, flat, (a, e, u, b), code_a, _), expected_code in zip(top, expected_codes, strict=True)
+            for index, (_, _, (a, e, u, b), code_a, _), expected_code in zip(indices, top, expected_codes, strict=True)
         )
 
 

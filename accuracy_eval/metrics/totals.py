@@ -33,7 +33,8 @@ def root(x: Fraction) -> float:
     # a shift by an even power of two brings x near 1
     shift = (x.numerator.bit_length() - x.denominator.bit_length()) // 2
     try:
-        return math.ldexp(math.sqrt(as_float(x / Fraction(4) ** shift)), shift)
+        near = x.numerator / (x.denominator << 2 * shift) if shift >= 0 else (x.numerator << -2 * shift) / x.denominator
+        return math.ldexp(math.sqrt(near), shift)
     except OverflowError:
         return math.inf
 
