@@ -289,6 +289,32 @@ def partials(p: Product, severity: int) -> Fault:
     return Fault("reduced-partials", codes(p, np.sum(parts, axis=0)), {"format": fmt})
 
 
+def dealt_partials(p: Product, severity: int) -> Fault:
+    """Groups of k dealt to accumulators in turn; or many short pieces."""
+    fmt, count, group = (("bfloat16", 2, 32), ("float16", 4, 16), ("bfloat16", 0, 16))[severity]
+    a, b = p.operands
+    which = np.arange(p.k) // group % (count or p.k)
+    parts = [rounded(a[:, which == i] @ b[:, which == i].T, fmt) for i in range(which.max() + 1)]
+    return Fault("reduced-partials", codes(p, np.sum(parts, axis=0)), {"format": fmt})
+
+
+def narrow_accumulator(p: Product, severity: int) -> Fault:
+    fmt, step = (("bfloat16", 1), ("float16", 16), ("bfloat16", 64))[severity]
+    a, b = p.operands
+    total = np.zeros(p.truth.shape)
+    for i in range(0, p.k, step):
+        total = rounded(total + a[:, i : i + step] @ b[:, i : i + step].T, fmt)
+    return Fault("accumulator-rounded", codes(p, total), {"format": fmt, "every": step})
+
+
+def rounded_result(p: Product, severity: int) -> Fault:
+    """To bfloat16, to float16, cut to bfloat16."""
+    if severity == 2:
+        return Fault("result-rounded", codes(p, _cut(result(p), 8)), {"format": "bfloat16"})
+    fmt = ("bfloat16", "float16")[severity]
+    return Fault("result-rounded", codes(p, rounded(result(p), fmt)), {"format": fmt})
+
+
 def nan(p: Product, severity: int) -> Fault:
     values = result(p)
     m, n = values.shape

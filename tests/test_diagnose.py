@@ -103,6 +103,27 @@ def test_partial_sums_rounded_to_sixteen_bits_are_named(shape: tuple[int, int, i
         assert_named(fault, diagnose(context(p, fault.actual)))
 
 
+@pytest.mark.parametrize("fmt", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("fault", [faults.dealt_partials, faults.narrow_accumulator, faults.rounded_result], ids=lambda f: f.__name__)
+def test_a_float32_output_that_was_rounded_on_its_way_says_where(
+    fault: Callable[[Product, int], Fault], shape: tuple[int, int, int], fmt: str
+) -> None:
+    p = made(shape, fmt, "float32")
+    for severity in SEVERITIES:
+        planted = fault(p, severity)
+        assert_named(planted, diagnose(context(p, planted.actual)))
+
+
+@pytest.mark.parametrize("how", ["budget", "plain"])
+def test_a_rounded_result_is_named_where_the_operands_are_unknown_too(how: str) -> None:
+    p = made(SHAPES[0], "float32")
+    for severity in SEVERITIES:
+        planted = faults.rounded_result(p, severity)
+        c = context(p, planted.actual, how)
+        assert_named(planted, diagnose(Context(c.measured, c.actual, c.expected, contract=c.contract)))
+
+
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("shape", [(64, 96, 128), (96, 64, 256), (130, 33, 96)], ids=str)
 @pytest.mark.parametrize("code", faults.SCALED)
@@ -169,6 +190,39 @@ def test_a_middle_part_of_k_that_is_missing_is_neither_a_tail_nor_a_single_k(fmt
     a, b = p.operands
     a[:, 32:64] = 0
     assert said(p, a @ b.T) == []
+
+
+@pytest.mark.parametrize("code", ["lost-k", "k-tail-missing", "rows"])
+def test_integers_that_fit_a_narrower_format_are_not_a_rounded_result(code: str) -> None:
+    """Small integers leave the low bits empty by themselves, and so does their truth."""
+    p = made(SHAPES[0], "float32", draw="integers")
+    fault = (faults.ANYWHERE | faults.IN_PRODUCTS)[code](p, 1)
+    held = decode(fault.actual, "float32")
+    assert np.array_equal(held, faults.rounded(held, "bfloat16"))
+    assert_named(fault, diagnose(context(p, fault.actual)))
+
+
+def test_a_result_of_narrowed_operands_that_is_rounded_too_is_not_called_rounded_only() -> None:
+    p = made(SHAPES[0], "float32")
+    a, b = (faults.narrowed(x, 7) for x in p.operands)
+    assert "result-rounded" not in said(p, faults.rounded(a @ b.T, "bfloat16"))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.99])
+def test_a_result_that_is_rounded_in_part_is_not_called_rounded(share: float) -> None:
+    p = made(SHAPES[0], "float32")
+    values = faults.result(p)
+    where = np.random.default_rng(0).random(values.shape) < share
+    assert said(p, np.where(where, faults.rounded(values, "bfloat16"), values)) == []
+
+
+def test_sums_rounded_to_twelve_bits_on_their_way_are_no_sixteen_bit_accumulator() -> None:
+    p = made(SHAPES[0], "float32")
+    a, b = p.operands
+    total = np.zeros(p.truth.shape)
+    for i in range(0, p.k, 16):
+        total = faults.narrowed(total + a[:, i : i + 16] @ b[:, i : i + 16].T, 11)
+    assert said(p, total) == []
 
 
 def test_two_lost_k_are_not_called_one() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from accuracy_eval.diagnose import accumulators, epilogues, facts, places, products, sampling, scales, values
+from accuracy_eval.diagnose import accumulators, epilogues, facts, grids, places, products, sampling, scales, values
 from accuracy_eval.diagnose.context import Context, Finding, Look
 from accuracy_eval.messages import number
 from accuracy_eval.records import Diagnosis, GateResult
@@ -62,7 +62,7 @@ def _first(*rules: Rule) -> Rule:
 
 
 _OUT = ("empty", "all-zero", "constant")  # after these nothing about the output's structure is left to say
-_NARROW = ("tf32-like", "bf16-inputs-like", "reduced-partials", "flush-to-zero")
+_NARROW = ("result-rounded", "tf32-like", "bf16-inputs-like", "reduced-partials", "accumulator-rounded", "flush-to-zero")
 _SCALES = ("scale-rounding-rule", "amax-stale")
 _PRODUCT = (*_SCALES, "epilogue-step", "scale-ignored", "scale-swapped", "scale-index", "k-tail-missing", "lost-k", *_NARROW)
 _PLACES = ("zero-tail", "rows", "columns", "block", "periodic")
@@ -151,14 +151,20 @@ CODES: dict[str, Code] = {
              "check the handling of a K that is no multiple of the tile", ("from_k",), products.k_tail_missing, with_=("lost-k",)),
         Code("lost-k", "cause", "the products of k = {k} of {total} are missing", "one index of the contraction is lost",
              "check the tile boundaries at this k", ("k",), products.lost_one_k, with_=("k-tail-missing",)),
+        Code("result-rounded", "cause", "the result was {how} to {format} before it was stored as {stored}",
+             "the output holds no more than a narrower format's bits", "check where the result is cast: an epilogue, autocast, a workspace",
+             ("format",), grids.result_rounded, _OUT),
         Code("tf32-like", "cause", "the result is that of operands {how} to 10 fraction bits: TF32 is on", "TF32 replaced float32",
              "set allow_tf32 off (highest matmul precision), or state contract tf32", rule=products.tf32_like),
         Code("bf16-inputs-like", "cause", "the result is that of operands {how} to bfloat16", "operands were narrowed to bfloat16",
              "check autocast and the matmul precision setting", rule=products.bf16_inputs_like),
         Code("reduced-partials", "cause",
-             "partial sums of {pieces} pieces of {length} k are rounded to {format} before they are added",
+             "partial sums of {pieces} pieces, each {which}, are rounded to {format} before they are added",
              "split-K reduces in 16 bits", "turn reduced-precision reduction off, or state contract partials(format)", ("format",),
              products.reduced_partials),
+        Code("accumulator-rounded", "cause", "the running sum is kept in {format}: it is rounded every {every} k",
+             "the accumulator is of 16 bits", "accumulate in float32 (on CUDA: allow_fp16_accumulation off)", ("format", "every"),
+             products.accumulator_rounded, ("result-rounded", "accumulator-plateau")),
         Code("flush-to-zero", "cause", "{what}: subnormals are flushed", "subnormal numbers become zero",
              "check flush-to-zero flags, or scale the data out of the subnormal range", ("count",),
              _first(values.flush_to_zero, products.operands_flushed), _OUT),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from accuracy_eval.cpu_ref.operands import Gemm
-from accuracy_eval.diagnose.sampling import Sample
+from accuracy_eval.diagnose.sampling import Indices, Sample
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Format, Values, get_format
 from accuracy_eval.quantize import misreadings
 
 COLLINEAR = 0.98  # cos² of error and truth beyond which a missing part of K cannot be told from a gain
+STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # products between two roundings of a running sum
 COARSEST = 0.01  # energy of an error, of the truth's, beyond which it is not that of partial sums rounded to 16 bits
 
 
@@ -129,20 +131,33 @@ def _up(x: int, multiple: int) -> int:
     return -(-x // multiple) * multiple
 
 
-def partial_sums(s: Sample) -> Iterator[Hypothesis]:
-    """Contiguous pieces of K whose sums are rounded to 16 bits before they are added, in float32 or in 16 bits."""
-    k = s.problem.k
-    lengths = {_up(_up(k, pieces) // pieces, g) for pieces in (2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64) for g in (1, 8, 16, 32, 64, 128)}
-    if k < 16 or s.energy > COARSEST * float(np.sum(s.t**2)):
-        return
+def narrow_sums(s: Sample) -> Iterator[Hypothesis]:
+    """Partial sums, or the running sum, rounded to 16 bits on their way."""
     few = replace(s, a=s.a[::3], b=s.b[:, ::4], base=s.base[::3, ::4], x=s.x[::3, ::4], t=s.t[::3, ::4])
-    for length in sorted(n for n in lengths if 0 < n < k):
-        for fmt in (get_format("bfloat16"), get_format("float16")):
+    for fmt in (get_format("bfloat16"), get_format("float16")):
+        for step in (n for n in STEPS if n < s.problem.k):
+            if few.rest(_running(few, step, fmt)) <= few.energy / 2:
+                yield Hypothesis("accumulator-rounded", {"format": fmt.name, "every": step}, {}, _running(s, step, fmt))
+        if s.problem.k < 16 or s.energy > COARSEST * float(np.sum(s.t**2)):
+            continue
+        for words, pieces in _pieces(s.problem.k):
+            sums, whole = _sums(few, pieces, fmt), None
             for wide in (True, False):
-                tried = _joined(few, length, fmt, wide)
-                if few.rest(tried) <= few.energy / 2:
-                    words = {"pieces": str(-(-k // length)), "length": str(length)}
-                    yield Hypothesis("reduced-partials", {"format": fmt.name}, words, _joined(s, length, fmt, wide))
+                if few.rest(_joined(few, sums, fmt, wide)) <= few.energy / 2:
+                    whole = _sums(s, pieces, fmt) if whole is None else whole
+                    yield Hypothesis("reduced-partials", {"format": fmt.name}, words, _joined(s, whole, fmt, wide))
+
+
+def _pieces(k: int) -> Iterator[tuple[dict[str, str], list[slice | Indices]]]:
+    """Ways to cut k into pieces, with the words for them: contiguous ones, and groups dealt out in turn."""
+    lengths = {_up(_up(k, pieces) // pieces, g) for pieces in (2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64) for g in (1, 8, 16, 32, 64, 128)}
+    for length in sorted({n for n in (*lengths, *STEPS) if 4 <= n < k}):
+        contiguous: list[slice | Indices] = [slice(i, i + length) for i in range(0, k, length)]
+        yield {"pieces": str(len(contiguous)), "which": f"{length} consecutive k"}, contiguous
+    for count, group in product((2, 3, 4, 5, 6, 7, 8, 12, 16), (8, 16, 32, 64, 128)):
+        if count * group < k:
+            dealt: list[slice | Indices] = [np.flatnonzero(np.arange(k) // group % count == p) for p in range(count)]
+            yield {"pieces": str(count), "which": f"every {count}th group of {group} k"}, dealt
 
 
 def _halved(values: Values, fmt: Format) -> Values:
@@ -154,11 +169,22 @@ def _halved(values: Values, fmt: Format) -> Values:
     return half
 
 
-def _joined(s: Sample, length: int, fmt: Format, wide: bool) -> Values:
-    """The result of pieces of `length` products rounded to `fmt`, added in float32 or better (`wide`) or in `fmt`."""
-    sums = np.stack([s.a[:, i : i + length] @ s.b[i : i + length] for i in range(0, s.problem.k, length)])
-    parts = _halved(sums, fmt)
-    total: Values = parts[0]
+def _running(s: Sample, step: int, fmt: Format) -> Values:
+    """The result of a running sum that is rounded to `fmt` after every `step` products."""
+    total = np.zeros(s.x.shape)
+    for i in range(0, s.problem.k, step):
+        total = _halved(total + s.a[:, i : i + step] @ s.b[i : i + step], fmt)
+    return np.asarray(s.alpha * total + s.base)
+
+
+def _sums(s: Sample, pieces: list[slice | Indices], fmt: Format) -> list[Values]:
+    """Sums of pieces of the products, each rounded to `fmt`."""
+    return [_halved(s.a[:, ks] @ s.b[ks], fmt) for ks in pieces]
+
+
+def _joined(s: Sample, parts: list[Values], fmt: Format, wide: bool) -> Values:
+    """Rounded partial sums added in float32 or better (`wide`) or in `fmt`."""
+    total = parts[0]
     for part in parts[1:]:
         total = total + part if wide else _halved(total + part, fmt)
     return np.asarray(s.alpha * total + s.base)

@@ -10,7 +10,7 @@ import numpy as np
 
 from accuracy_eval.diagnose.coded import lost_places, misplaced_scales
 from accuracy_eval.diagnose.context import Finding, Look
-from accuracy_eval.diagnose.hypotheses import Hypothesis, partial_sums, simple_hypotheses
+from accuracy_eval.diagnose.hypotheses import Hypothesis, narrow_sums, simple_hypotheses
 from accuracy_eval.diagnose.sampling import Sample, sample
 
 REST = 0.01  # of the error's energy may remain unexplained
@@ -43,8 +43,8 @@ def explanations(look: Look) -> list[Hypothesis]:
 
     for h in simple_hypotheses(s):
         keep(h)
-    if not found:  # many compositions: tried only where nothing simple explains the error
-        for h in partial_sums(s):
+    if not found:  # many hypotheses: tried only where nothing simple explains the error
+        for h in narrow_sums(s):
             keep(h)
     found.sort(key=lambda f: f[0])
     named: list[Hypothesis] = []
@@ -98,6 +98,10 @@ def scale_index(look: Look) -> Finding | None:
 
 def reduced_partials(look: Look) -> Finding | None:
     return _named(look, "reduced-partials")
+
+
+def accumulator_rounded(look: Look) -> Finding | None:
+    return _named(look, "accumulator-rounded")
 
 
 def operands_flushed(look: Look) -> Finding | None:
