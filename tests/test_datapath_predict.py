@@ -84,5 +84,5 @@ def test_what_a_unit_cannot_do_is_refused() -> None:
     scale = np.full((4, 2), 1.3)
     x, y = operands(4, 4, 64, "float8_e4m3fn")
     gemm = described(x, y, "float8_e4m3fn", a_scale=scale, b_scale=scale, a_block=(1, 32), b_block=(1, 32))
-    with pytest.raises(UsageError, match="block scales of operand a are not values of float8_e8m0fnu, the format blackwell/mxf8f6f4 takes"):
+    with pytest.raises(UsageError, match="block scales of operand a are not values of float8_e8m0fnu, which the instruction takes"):
         predict(gemm, "B200", "float32")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.datapath import lanes, rules, scalars
-from accuracy_eval.datapath.planes import Plane
+from accuracy_eval.datapath.planes import GROUP, Plane
 from accuracy_eval.datapath.rules import Rule
 from accuracy_eval.errors import UsageError
 from accuracy_eval.jit import map_threads
@@ -116,9 +116,11 @@ def _scalars(rule: Rule, a: Plane, b: Plane, order: NDArray[np.int64], acc: NDAr
     elif rule.kind == "rdna4":
         scalars.rdna4(a.values, a.whole, b.values, b.whole, i, j, order, 0, stop, rule.L, acc)
     elif rule.kind == "gst":
-        if a.scale is None or b.scale is None or not np.array_equal(order[: a.length], np.arange(a.length)):
-            raise UsageError("the rule of mxf4 and nvf4 needs block scales on both operands, and k in increasing order")
-        scalars.grouped(rule.P, rule.e0, rule.F, a.values, b.values, *a.scale, *b.scale, i, j, a.scale[0].shape[0], acc)
+        blocks = order.reshape(-1, GROUP)
+        whole = (blocks // GROUP == blocks[:, :1] // GROUP) | (blocks == a.length)
+        if a.scale is None or b.scale is None or not whole.all():
+            raise UsageError(f"the rule of mxf4 and nvf4 needs block scales on both operands, and groups of {GROUP} k's kept together")
+        scalars.grouped(rule.P, rule.e0, rule.F, a.values, b.values, *a.scale, *b.scale, i, j, order, 0, stop, acc)
     else:
         raise AssertionError(rule.kind)
 

@@ -4,7 +4,9 @@
 
     tf32rne T8.25.23 fwd c64 seq        T32.13.13 fwd c128 blk >bfloat16        F fwd r16x1 (c16 seq) seq
 
-    pre       tf32rne: float32 operands are rounded to TF32 first (ties to even) · tf32rz: cut · fp16: fp8 operands become float16
+    pre       tf32rne: float32 operands are rounded to TF32 first (ties to even) · tf32rz: cut · fp16: fp8 operands become float16 ·
+              mx: the instruction takes the block scales (32 k's an E8M0, 16 an unsigned E4M3 one); *(ab) and its like then stand for
+              the float32 factors of whole operands
     rule      one block of products (`rules`)
     order     fwd · resT: the k's that do not fill a tile of T come first, zeros after them · lanesGxW.U: inside every G·W k's, G lane
               groups hold W each and an instruction takes U from each (an MFMA tile)

@@ -13,11 +13,11 @@ from accuracy_eval.cpu_ref.operands import Gemm, Operand
 from accuracy_eval.datapath import chains
 from accuracy_eval.datapath.compositions import SCALINGS, Composition
 from accuracy_eval.datapath.orders import cut, ordered
-from accuracy_eval.datapath.planes import Plane, order_of, plane
+from accuracy_eval.datapath.planes import BLOCK_SCALES, Plane, factored, order_of, plane, scaled_plane
 from accuracy_eval.datapath.products import result_codes
 from accuracy_eval.datapath.rules import Rule
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Codes, Values, decode, get_format
+from accuracy_eval.formats import Codes, Values, decode, encode, get_format
 from accuracy_eval.jit import fma, kernel
 
 Elements = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -30,6 +30,7 @@ class Problem:
     a, b            codes [m, k], [n, k]; a_format, b_format
     a_scale, b_scale  float32 [m, ka], [n, kb], one a row and per `block` k's; None without
     block           k's that share a scale, 0 where a row has one scale
+    a_factor, b_factor  float32 factors of all scales of an operand beside its block scales
     c, bias         float64 values, [m, n] and [n]
     elements        None: every element of D [m, n]; (i, j): the elements d[t] = D[i[t], j[t]]
     """
@@ -41,6 +42,8 @@ class Problem:
     a_scale: NDArray[np.float32] | None = None
     b_scale: NDArray[np.float32] | None = None
     block: int = 0
+    a_factor: float = 1.0
+    b_factor: float = 1.0
     alpha: float = 1.0
     beta: float = 0.0
     c: Values | None = None
@@ -64,19 +67,40 @@ class Problem:
     def planes(self, rule: Rule, pre: str) -> tuple[Plane, Plane]:
         """Operands for a rule; kept, as many compositions share them."""
         pre = "fp16" if rule.kind == "emulated" else pre  # part of that rule
-        reads = rule.kind if rule.kind in ("flush", "rdna3") else ""
+        reads = rule.kind if rule.kind in ("flush", "rdna3", "gst") else ""
         key = (pre, reads)
         if key not in self._planes:
-            a, b = plane(self.a, self.a_format, rule=rule, pre=pre), plane(self.b, self.b_format, rule=rule, pre=pre)
-            self._planes[key] = a, b
+            self._planes[key] = self._plane("a", rule, pre), self._plane("b", rule, pre)
         return self._planes[key]
+
+    def _plane(self, which: str, rule: Rule, pre: str) -> Plane:
+        codes, fmt, grid = (self.a, self.a_format, self.a_scale) if which == "a" else (self.b, self.b_format, self.b_scale)
+        if pre != "mx":
+            return plane(codes, fmt, rule=rule, pre=pre)
+        name = BLOCK_SCALES.get(self.block)
+        if grid is None or name is None:
+            raise UsageError(f"'mx' stands for block scales of {' or '.join(map(str, BLOCK_SCALES))} k's; the problem has none")
+        scale = encode(grid.astype(float), name)
+        if not np.array_equal(decode(scale, name), grid, equal_nan=True):
+            raise UsageError(f"block scales of operand {which} are not values of {name}, which the instruction takes")
+        return scaled_plane(codes, fmt, rule, scale, name, self.block)
+
+    @property
+    def instruction_scales(self) -> bool:
+        """Whether the block scales are such that an instruction may take them itself."""
+        name = BLOCK_SCALES.get(self.block)
+        grids = (self.a_scale, self.b_scale)
+        return name is not None and all(
+            g is not None and np.array_equal(decode(encode(g.astype(float), name), name), g, equal_nan=True) for g in grids
+        )
 
     def at(self, i: NDArray[np.int64], j: NDArray[np.int64]) -> Problem:
         """The same problem for the elements (i[t], j[t]) only: row t of its operands belongs to element t."""
         return Problem(
             self.a[i], self.b[j], self.a_format, self.b_format,
             None if self.a_scale is None else self.a_scale[i], None if self.b_scale is None else self.b_scale[j], self.block,
-            self.alpha, self.beta, None if self.c is None else self.c[i, j], None if self.bias is None else self.bias[j], (i, j),
+            self.a_factor, self.b_factor, self.alpha, self.beta, None if self.c is None else self.c[i, j],
+            None if self.bias is None else self.bias[j], (i, j),
         )  # fmt: skip
 
     def scale(self, which: str, part: int = 0) -> NDArray[np.float32]:
@@ -88,6 +112,17 @@ class Problem:
             return column
         return column[:, None] if which == "a" else column[None, :]
 
+    def outer_scale(self, which: str) -> NDArray[np.float32] | np.float32:
+        """What scales the whole sum: the factor beside block scales, else the scale of a row or of the tensor."""
+        if self.block:
+            return np.float32(self.a_factor if which == "a" else self.b_factor)
+        return self.scale(which)
+
+    @property
+    def scaled_outside(self) -> bool:
+        """Whether anything scales whole sums."""
+        return (self.a_factor, self.b_factor) != (1.0, 1.0) if self.block else self.a_scale is not None
+
 
 def problem_of(gemm: Gemm) -> Problem:
     """The problem of a described GEMM (`cpu_ref.operands.Gemm`): operands turned to [m, k] and [n, k], scales to rows × blocks of k."""
@@ -98,8 +133,13 @@ def problem_of(gemm: Gemm) -> Problem:
     blocks = {x for x in (a_block, b_block) if x}
     if len(blocks) > 1:
         raise UsageError(f"block scales along k must have one width, found {sorted(blocks)}")
+    block = max(blocks, default=0)
+    a_factor = b_factor = 1.0
+    if BLOCK_SCALES.get(block) == "float8_ue4m3":  # NVFP4 has a float32 factor for each operand besides
+        a_scale, a_factor = (a_scale, 1.0) if a_scale is None else factored(a_scale, BLOCK_SCALES[block])
+        b_scale, b_factor = (b_scale, 1.0) if b_scale is None else factored(b_scale, BLOCK_SCALES[block])
     if (a_scale is None) != (b_scale is None):
-        one = np.ones((1, 1), np.float32)
+        one = np.ones((1, 1))
         a_scale = np.broadcast_to(one, (gemm.m, 1)) if a_scale is None else a_scale
         b_scale = np.broadcast_to(one, (gemm.n, 1)) if b_scale is None else b_scale
     alpha, beta = gemm.scalars
@@ -109,9 +149,11 @@ def problem_of(gemm: Gemm) -> Problem:
         np.ascontiguousarray(a),
         np.ascontiguousarray(b),
         *formats,
-        a_scale,
-        b_scale,
-        max(blocks, default=0),
+        None if a_scale is None else np.ascontiguousarray(a_scale, np.float32),
+        None if b_scale is None else np.ascontiguousarray(b_scale, np.float32),
+        block,
+        a_factor,
+        b_factor,
         alpha,
         beta,
         c,
@@ -119,8 +161,8 @@ def problem_of(gemm: Gemm) -> Problem:
     )
 
 
-def _scales(operand: Operand, *, k_axis: int) -> tuple[NDArray[np.float32] | None, int]:
-    """Scales as float32 [rows, blocks of k] and the width of a block (0: one a row)."""
+def _scales(operand: Operand, *, k_axis: int) -> tuple[Values | None, int]:
+    """Scales as float64 [rows, blocks of k] and the width of a block (0: one a row)."""
     if operand.scale is None or operand.block is None:
         return None, 0
     grid = np.asarray(operand.scale_of(), np.float64)
@@ -130,7 +172,7 @@ def _scales(operand: Operand, *, k_axis: int) -> tuple[NDArray[np.float32] | Non
     if grid.shape[1] > 1:
         width = int(operand.block[k_axis])
         grid = grid[:, ::width]
-    return np.ascontiguousarray(np.broadcast_to(grid, (rows, grid.shape[1])), np.float32), width
+    return np.broadcast_to(grid, (rows, grid.shape[1])), width
 
 
 def chains_of(composition: Composition, k: int) -> list[list[NDArray[np.int64]]]:
@@ -231,7 +273,7 @@ def finish(composition: Composition, joined: NDArray[Any], problem: Problem) -> 
     with np.errstate(over="ignore", invalid="ignore"):
         for step in composition.epilogue:
             if step in SCALINGS:
-                a, b = problem.scale("a"), problem.scale("b")
+                a, b = problem.outer_scale("a"), problem.outer_scale("b")
                 d = d * (a * b) if step == "*(ab)" else ((d * a) * b if step == "*a*b" else (d * b) * a)
             elif step[0] == "~":
                 d = decode(result_codes(d, "", step[1:]), step[1:]).astype(width)
@@ -267,7 +309,8 @@ def codes_of(composition: Composition, d: NDArray[Any]) -> Codes:
 def _check(composition: Composition, problem: Problem) -> None:
     if problem.k == 0:
         raise UsageError("a composition needs at least one product; the contraction is empty")
-    if (composition.join == "blk" or any(s in composition.epilogue for s in SCALINGS)) and problem.a_scale is None:
+    scaled = any(s in composition.epilogue for s in SCALINGS)
+    if (composition.join == "blk" and problem.a_scale is None) or (scaled and not problem.scaled_outside):
         raise UsageError(f"composition '{composition}' applies scales; the problem has none")
     if composition.join == "blk" and composition.pieces.group != (problem.block or composition.pieces.group):
         raise UsageError(

@@ -436,7 +436,10 @@ class _Search:
         wrong = np.flatnonzero(~matched)[:16]
         loser, loser_fraction = (str(canonical(losers[0][0], k)), losers[0][1]) if losers else ("", 0.0)
         rows = units_of(self.unit) if self.unit is not None else UNITS
-        units = dict.fromkeys(u.name for u in rows if u.rule and _same_unit(u.rule, composition.rule) and self._takes(u.formats))
+        scaled = composition.pre == "mx"
+        units = dict.fromkeys(
+            u.name for u in rows if u.rule and bool(u.scales) == scaled and _same_unit(u.rule, composition.rule) and self._takes(u.formats)
+        )
         return Explanation(
             description=str(canonical(composition, k)),
             fraction=float(np.mean(matched)),

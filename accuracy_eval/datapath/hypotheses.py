@@ -15,6 +15,7 @@ from accuracy_eval.datapath import rules
 from accuracy_eval.datapath.compositions import SCALINGS, Join, arithmetic
 from accuracy_eval.datapath.evaluation import Problem
 from accuracy_eval.datapath.orders import FWD, PLAIN, PROMOTED, Order, Pieces, cut, ordered, parse_order
+from accuracy_eval.datapath.planes import BLOCK_SCALES, GROUP
 from accuracy_eval.datapath.rules import Rule, half, tfdpa
 from accuracy_eval.datapath.units import UNITS, Unit, units_of
 from accuracy_eval.errors import UsageError
@@ -33,7 +34,7 @@ LANE_COUNTS = (4, 8, 16, 32, 64, 128, 256)  # threads of a matrix-vector kernel 
 SHORT_KINDS = ("tfdpa", "half", "trfdpa", "exact", "fma", "fma64", "muladd")  # zeros count for nothing, a block's products have no order
 VECTOR_KINDS = ("fma", "fma64", "muladd")
 
-TRUNCATES = ("tfdpa",)
+TRUNCATES = ("tfdpa", "gst")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def rules_for(problem: Problem, out: str, unit: str | None) -> list[tuple[str, R
     if unit is not None and not known:
         raise UsageError(f"unit {unit!r}: nothing is known of its arithmetic; explain without a unit tries the rules of all others")
     for row in rows:
-        if row.rule is None or row.scales:
+        if row.rule is None or (row.scales and not _takes_scales(row, problem)):
             continue
         for pre in _pres(row, pair):
             rule = replace(row.rule, e0=rules.E0) if row.rule.kind == "tfdpa" and unit is None else row.rule
@@ -96,10 +97,15 @@ def takes(unit: str, pair: tuple[str, str]) -> bool:
 def _pres(row: Unit, pair: tuple[str, str]) -> tuple[str, ...]:
     """How operands of those formats may reach the row's instruction; empty where they cannot."""
     if all(f in row.formats for f in pair):
-        return ("",)
+        return ("mx",) if row.scales else ("",)
     if pair == ("float32", "float32") and "tfloat32" in row.formats:
         return ("tf32rz", "tf32rne") if row.arch.startswith("cdna") else ("tf32rne", "tf32rz")
     return ()
+
+
+def _takes_scales(row: Unit, problem: Problem) -> bool:
+    """Whether the problem's block scales are such as the row's instruction takes."""
+    return (BLOCK_SCALES.get(problem.block), problem.block) in row.scales and problem.instruction_scales
 
 
 def stages(
@@ -124,7 +130,12 @@ def stages(
 
     residues = [FWD] + [Order(residue=t) for t in TILES if k % t and k > t]
     if block:
-        yield fresh(Chain(r, p, FWD, Pieces(0, block)) for p, r in candidates)
+        yield fresh(Chain(r, p, FWD, PLAIN if p == "mx" else Pieces(0, block)) for p, r in candidates)
+        candidates = [c for c in candidates if c[0] == "mx"]
+        yield fresh(Chain(r, p, FWD, Pieces(0, g)) for g in CHUNKS if g < k and g % GROUP == 0 for p, r in candidates)
+        widths = sorted({_split_width(k, s, g) for s in SPLITS for g in (32, 64, 128)} - set(CHUNKS), reverse=True)
+        yield fresh(Chain(r, p, FWD, Pieces(0, g)) for g in widths if g < k for p, r in candidates)
+        yield fresh(Chain(r, p, FWD, Pieces(s, g)) for g in (32, 64, 128) for s in ROBINS if s * g < k + g for p, r in candidates)
         return
     lanes = [o for o in map(parse_order, LANES) if o is not None]
     plain = [Chain(r, p, o, Pieces()) for p, r in candidates for o in residues + (lanes if r.kind in LANE_KINDS else [])]
@@ -190,7 +201,7 @@ def vector_cuts(k: int) -> Iterator[tuple[Pieces, Pieces, Join]]:
 
 def joins(chain: Chain, problem: Problem) -> tuple[str, ...]:
     """Joins worth trying for a chain, without those that repeat another."""
-    if problem.block:
+    if problem.block and chain.pre != "mx":
         return ("blk",)
     if not chain.pieces.group:
         return ("",)
@@ -209,7 +220,7 @@ def epilogues(problem: Problem, out: Format) -> tuple[tuple[str, ...], ...]:
     A product in a 16-bit output may have been stored there before C or the bias was added.
     """
     scalings: tuple[tuple[str, ...], ...] = ((),)
-    if problem.a_scale is not None and not problem.block:
+    if problem.scaled_outside:
         scalings = tuple((s,) for s in SCALINGS)
     tails: tuple[tuple[str, ...], ...] = ((),) if problem.alpha == 1 else (("*alpha",),)
     if out.bits == 16 and (problem.c is not None or problem.bias is not None):
@@ -222,6 +233,7 @@ def epilogues(problem: Problem, out: Format) -> tuple[tuple[str, ...], ...]:
 
 
 def by_signature(candidates: list[tuple[str, Rule]], bias: float) -> list[tuple[str, Rule]]:
-    """Rules in the order an output's error suggests: mean(e·sign)/std(e) near −0.65 for truncating accumulators, near 0 for rounding."""
+    """Rules in the order an output's error suggests: mean(e·sign)/std(e) near −0.65 for truncating accumulators, near 0 for rounding.
+    Instructions that take the block scales themselves come first."""
     likely = bias < -0.12
-    return sorted(candidates, key=lambda c: (c[1].kind in TRUNCATES) != likely)
+    return sorted(candidates, key=lambda c: (c[0] != "mx", (c[1].kind in TRUNCATES) != likely))

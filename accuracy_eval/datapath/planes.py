@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -15,7 +15,9 @@ from accuracy_eval.datapath.rules import Rule
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Codes, Format, Values, decode, decode_table, encode, get_format
 
-PRES = ("", "tf32rne", "tf32rz", "fp16")
+PRES = ("", "tf32rne", "tf32rz", "fp16", "mx")
+BLOCK_SCALES = {32: "float8_e8m0fnu", 16: "float8_ue4m3"}  # scales that instructions take themselves, by the k's that share one
+GROUP = 16  # products the rule of mxf4 and nvf4 sums exactly before it scales them
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,39 @@ def plane(codes: Codes, fmt: str | Format, *, rule: Rule | None = None, pre: str
         values = np.where(small, 0.0 if kind == "flush" else np.copysign(0.0, values), values)
         exponents = np.where(small, np.float32(NONE), exponents)
     return Plane(_padded(values, 0.0), _padded(exponents, NONE), flushed=flushed)
+
+
+def scaled_plane(codes: Codes, fmt: str | Format, rule: Rule, scale: Codes, scale_format: str, width: int) -> Plane:
+    """The plane of operand rows [n, K] with the block scales [n, K / width] that an instruction takes itself."""
+    k = codes.shape[1]
+    significand, exponent = scale_parts(scale, scale_format)
+    if rule.kind == "gst":
+        groups = -(-k // GROUP)
+        s, e = np.repeat(significand, width // GROUP, axis=1), np.repeat(exponent, width // GROUP, axis=1)
+        return replace(plane(codes, fmt), scale=(np.ascontiguousarray(s[:, :groups].T), np.ascontiguousarray(e[:, :groups].T)))
+    shift = np.repeat(np.where(np.isnan(significand), -32768, exponent), width, axis=1)[:, :k]
+    return plane(codes, fmt, shift=shift)
+
+
+def factored(scales: Values, fmt: str) -> tuple[Values, float]:
+    """Scales as values of `fmt` times one float32 factor: 1 where they are such values already, or cannot be written so.
+
+    The largest values the format has are tried for the largest scale first, as recipes choose the factor.
+    """
+    known = scales[np.isfinite(scales)]
+    if not known.size or _held(known, fmt) or not known.max() > 0:
+        return scales, 1.0
+    held = decode(np.arange(1 << get_format(fmt).bits, dtype=np.uint8), fmt)
+    for largest in np.unique(held[np.isfinite(held) & (held > 0)])[::-1]:
+        factor = float(known.max() / largest)
+        if np.float32(factor) == factor and _held(known / factor, fmt):
+            return scales / factor, factor
+    return scales, 1.0
+
+
+def _held(values: Values, fmt: str) -> bool:
+    """Whether every value is one of the format's."""
+    return np.array_equal(decode(encode(values, fmt), fmt), values)
 
 
 def _padded(x: Any, fill: float) -> NDArray[Any]:

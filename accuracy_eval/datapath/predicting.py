@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.datapath.compositions import Composition
-from accuracy_eval.datapath.evaluation import Problem, codes_of, evaluate, finish, problem_of
+from accuracy_eval.datapath.evaluation import Problem, evaluate, problem_of
 from accuracy_eval.datapath.orders import FWD, PLAIN, PROMOTED, Pieces, parse_order
-from accuracy_eval.datapath.products import gemm as unit_gemm
+from accuracy_eval.datapath.planes import BLOCK_SCALES
 from accuracy_eval.datapath.units import Unit, find_unit
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Codes, decode, encode, get_format
-
-BLOCK_WIDTHS = (16, 32)  # block scales of these widths are the instruction's own, wider ones are applied to partial sums
+from accuracy_eval.formats import Codes, get_format
 
 
 def predict(gemm: Gemm, unit: str, out: str, *, tf32: bool = False, promoted: bool = False) -> Codes:
@@ -31,8 +27,8 @@ def predict(gemm: Gemm, unit: str, out: str, *, tf32: bool = False, promoted: bo
     if tf32 and formats == ("float32", "float32"):
         row = find_unit(unit, "tfloat32")
         return _composed(predicted_composition(row, problem, out, pre=tf32_conversion(row)), problem)
-    if problem.block in BLOCK_WIDTHS:
-        return _block_scaled(unit, problem, out)
+    if problem.block in BLOCK_SCALES:
+        return _composed(predicted_composition(_scaled_unit(unit, problem), problem, out, pre="mx"), problem)
     return _composed(predicted_composition(find_unit(unit, formats), problem, out, promoted=promoted), problem)
 
 
@@ -47,7 +43,7 @@ def predicted_composition(unit: Unit, problem: Problem, out: str, *, pre: str = 
     """
     assert unit.rule is not None
     epilogue: list[str] = []
-    if problem.a_scale is not None and not problem.block:
+    if problem.scaled_outside:
         epilogue.append("*(ab)")
     if problem.alpha != 1:
         epilogue.append("*alpha")
@@ -57,34 +53,23 @@ def predicted_composition(unit: Unit, problem: Problem, out: str, *, pre: str = 
         epilogue.append("+bias")
     order = parse_order(unit.group) if unit.group else None
     name = get_format(out).name
-    pieces, join = (Pieces(0, problem.block), "blk") if problem.block else (PLAIN, "")
+    pieces, join = (Pieces(0, problem.block), "blk") if problem.block and pre != "mx" else (PLAIN, "")
     if promoted and not problem.block and unit.rule.P < 23 and unit.out == "float32" and problem.k > PROMOTED:
         pieces, join = Pieces(0, PROMOTED), "seq"
     cast = "" if name == unit.out else name
     return Composition(unit.rule, order or FWD, pieces, join, pre, tuple(epilogue), cast)  # type: ignore[arg-type]
 
 
+def _scaled_unit(unit: str, problem: Problem) -> Unit:
+    """The row whose instruction takes the problem's block scales."""
+    row = find_unit(unit, (problem.a_format, problem.b_format), scaled=True)
+    if (BLOCK_SCALES[problem.block], problem.block) not in row.scales:
+        have = " or ".join(f"{width}-wide {f}" for f, width in row.scales)
+        raise UsageError(f"{row.name} takes {have} block scales, the problem's are {problem.block} wide")
+    return row
+
+
 def _composed(composition: Composition, problem: Problem) -> Codes:
     if problem.k == 0:
         raise UsageError("a model needs at least one product; the contraction is empty")
     return evaluate(composition, problem)
-
-
-def _block_scaled(unit: str, problem: Problem, out: str) -> Codes:
-    """Scales inside the instruction; what follows it (alpha, C, bias, cast) is float32 arithmetic on its result."""
-    row = find_unit(unit, (problem.a_format, problem.b_format), scaled=True)
-    name = next((f for f, width in row.scales if width == problem.block), None)
-    if name is None:
-        have = " or ".join(f"{width}-wide {f}" for f, width in row.scales)
-        raise UsageError(f"{row.name} takes {have} block scales, the problem's are {problem.block} wide")
-    scales = []
-    for which, values in (("a", problem.a_scale), ("b", problem.b_scale)):
-        assert values is not None
-        codes = encode(values.astype(float), name)
-        if not (decode(codes, name) == values).all():
-            raise UsageError(f"block scales of operand {which} are not values of {name}, the format {row.name} takes")
-        scales.append(codes)
-    d = unit_gemm(row, problem.a, problem.b, format=(problem.a_format, problem.b_format), a_scale=scales[0], b_scale=scales[1])
-    bare = replace(problem, a_scale=None, b_scale=None, block=0)
-    composition = predicted_composition(row, bare, out)
-    return codes_of(composition, finish(composition, d.view("<f4"), bare))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.datapath import chains
 from accuracy_eval.datapath.orders import instruction_order
-from accuracy_eval.datapath.planes import Plane, as_codes, order_of, plane, scale_parts
+from accuracy_eval.datapath.planes import Plane, as_codes, order_of, plane, scaled_plane
 from accuracy_eval.datapath.units import NAN, Unit, find_unit
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Codes, decode, encode, get_format
@@ -82,10 +82,7 @@ def _operands(unit: str | Unit, a: Any, b: Any, format: Pair, out: str, a_scale:
         bare = [plane(x, f, rule=row.rule, pre=pre) for x, f in zip(codes, formats, strict=True)]
         return row, bare[0], bare[1]
     scales = [_scale(row, s, x.shape) for s, x in zip((a_scale, b_scale), codes, strict=True)]
-    if row.rule.kind == "gst":
-        made = [_grouped(x, f, s) for x, f, s in zip(codes, formats, scales, strict=True)]
-    else:
-        made = [plane(x, f, shift=_shift(s, x.shape[1])) for x, f, s in zip(codes, formats, scales, strict=True)]
+    made = [scaled_plane(x, f, row.rule, *s) for x, f, s in zip(codes, formats, scales, strict=True)]
     return row, made[0], made[1]
 
 
@@ -102,28 +99,6 @@ def _scale(row: Unit, scale: Any, shape: tuple[int, ...]) -> tuple[Codes, str, i
         f"block scales of shape {s.shape} do not fit an operand of shape {shape}; {row.name} takes "
         + " or ".join(f"one {name} per {width} products" for name, width in row.scales)
     )
-
-
-def _shift(scale: tuple[Codes, str, int], k: int) -> NDArray[np.int64]:
-    codes, name, width = scale
-    _, e = scale_parts(codes, name)
-    e = np.where(np.isnan(decode(codes, name)), -32768, e)
-    return np.repeat(e, width, axis=1)[:, :k]
-
-
-def _grouped(codes: Codes, fmt: str, scale: tuple[Codes, str, int]) -> Plane:
-    k = -(-codes.shape[1] // 64) * 64  # a whole number of blocks: the kernel reads groups, not an order
-    whole = np.zeros((codes.shape[0], k), codes.dtype)
-    whole[:, : codes.shape[1]] = codes
-    bare = plane(whole, fmt)
-    s, e = scale_parts(scale[0], scale[1])
-    per = scale[2] // 16
-    s, e = np.repeat(s, per, axis=1), np.repeat(e, per, axis=1)
-    groups = k // 16
-    significand, exponent = np.zeros((codes.shape[0], groups)), np.zeros((codes.shape[0], groups), np.int64)
-    used = min(groups, s.shape[1])
-    significand[:, :used], exponent[:, :used] = s[:, :used], e[:, :used]
-    return Plane(bare.values, bare.exponents, (np.ascontiguousarray(significand.T), np.ascontiguousarray(exponent.T)))
 
 
 def _start(row: Unit, c: Any, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -153,27 +153,34 @@ def _round_parts(parts: Any, count: int) -> Any:
 
 
 @kernel
-def grouped(P: int, e0: int, F: int, av: Any, bv: Any, sa: Any, ea: Any, sb: Any, eb: Any, i: Any, j: Any, groups: int, acc: Any) -> None:
+def grouped(P: int, e0: int, F: int, av: Any, bv: Any, sa: Any, ea: Any, sb: Any, eb: Any, i: Any, j: Any, order: Any, start: int,
+            stop: int, acc: Any) -> None:  # fmt: skip
     """Blackwell mxf4 and nvf4, GST: blocks of 64 products, four groups of 16 summed exactly, times the groups' scales, then T-FDPA.
 
-    sa, ea  significand and exponent of the scale of a group of 16, [groups, m]; sb, eb likewise. groups is a multiple of 4.
+    sa, ea  significand and exponent of the scale of a group of 16, [ceil(K / 16), m]; sb, eb likewise. Every 16 of `order` are of one
+            group, or zeros.
     """
+    padding = av.shape[0] - 1
     terms, tops = np.empty(4), np.empty(4, np.int64)
     for t in range(acc.shape[0]):
         c = acc[t]
-        for first in range(0, groups, 4):
+        for first in range(start, stop, 64):
             state = _special(c, 0)
             top = max(_exponent(c), -126) if c != 0.0 else e0
             for g in range(4):
-                s, zero = 0.0, True
-                for k in range((first + g) * 16, (first + g + 1) * 16):
-                    p = av[k, i[t]] * bv[k, j[t]]
-                    zero = zero and p == 0.0
-                    s += p
-                scale = sa[first + g, i[t]] * sb[first + g, j[t]]
-                state = _special(scale, state)
-                terms[g] = s * scale
-                tops[g] = e0 if zero or scale == 0.0 else ea[first + g, i[t]] + eb[first + g, j[t]]
+                place = first + 16 * g
+                terms[g], tops[g] = 0.0, e0
+                if order[place] != padding:
+                    group = order[place] // 16
+                    s, zero = 0.0, True
+                    for q in range(place, place + 16):
+                        p = av[order[q], i[t]] * bv[order[q], j[t]]
+                        zero = zero and p == 0.0
+                        s += p
+                    scale = sa[group, i[t]] * sb[group, j[t]]
+                    state = _special(scale, state)
+                    terms[g] = s * scale
+                    tops[g] = e0 if zero or scale == 0.0 else ea[group, i[t]] + eb[group, j[t]]
                 top = max(top, tops[g])
             if state != 0:
                 c = _class_value(state)
