@@ -19,6 +19,7 @@ from accuracy_eval.report.findings import (
     passing_limits,
     total,
 )
+from accuracy_eval.report.scales import scale_lines
 
 _COLOURS = {
     Verdict.PASS: "32", Verdict.WARN: "33", Verdict.FAIL: "1;31", Verdict.ERROR: "1;31", Verdict.MISSING: "35", Verdict.INPUTS_DIFFER: "35",
@@ -55,6 +56,7 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
             lines += _wrapped(_rest(rest), width, "  ")
     for line in passing_limits(results):
         lines += _wrapped(line, width, "  ")
+    lines += [part for line in scale_lines(results.tensors) for part in _wrapped(line, width, "  ")]
     if verbose:
         lines += _quantised_lines(results, width, color)
     remarks = [f"note: {note}" for note in results.notes] + [f"candidates: {text}" for text in results.candidates if verbose]

@@ -17,6 +17,7 @@ from accuracy_eval.report.findings import (
     pair_summaries,
     total,
 )
+from accuracy_eval.report.scales import scale_agreements
 
 NAME = "summary.md"
 MAX_BYTES = 60_000
@@ -43,7 +44,7 @@ def render(results: Results) -> str:
         f"{counts_sentence(total(results))}. Gates profile {_escape(results.profile)}; exit code {results.exit_code}.", "",
         *(f"- {_escape(note)}" for note in results.notes[:20]),
     ]  # fmt: skip
-    tail = ["", *_counts(results), "", *_pairs(results), "", f"<sub>{_escape(results.producer)}</sub>", ""]
+    tail = ["", *_counts(results), "", *_pairs(results), "", *_scales(results), "", f"<sub>{_escape(results.producer)}</sub>", ""]
     table: list[str] = []
     found = findings(results)
     room = MAX_BYTES - len("\n".join([*head, *tail]).encode()) - 400
@@ -84,6 +85,20 @@ def _pairs(results: Results) -> list[str]:
         parts = ", ".join(f"{n} {who}" for who, n in sorted(s.attributions.items(), key=lambda item: (-item[1], item[0]))[:6])
         lines.append(f"| {_escape(s.a)} | {_escape(s.b)} | {MARKS[s.verdict]} {s.verdict} | {_escape(s.who)} | {_escape(parts)} |")
     return lines
+
+
+def _scales(results: Results) -> list[str]:
+    """Scale factors by recipe."""
+    rows = scale_agreements(results.tensors)
+    if not rows:
+        return []
+    rows.sort(key=lambda r: not r.differing)
+    lines = ["### Scale factors", "", "| Recipe | Actual | Against | Scales | Differ | What differs |", "|---|---|---|--:|--:|---|"]
+    for r in rows[:60]:
+        lines.append(
+            f"| {_escape(r.recipe)} | {_escape(r.actual)} | {_escape(r.expected)} | {r.scales} | {r.differing} | {_escape(r.sentence)} |"
+        )
+    return lines if len(rows) <= 60 else [*lines, "", f"{len(rows) - 60} more rows: see summary.xlsx."]
 
 
 def _escape(text: str) -> str:

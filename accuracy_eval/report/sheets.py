@@ -26,6 +26,7 @@ from accuracy_eval.report.rows import (
     reproduce_element,
     tensor_rows,
 )
+from accuracy_eval.report.scales import scale_agreements, scale_sheet
 from accuracy_eval.report.workbook import CODE, MARK, PLAIN, WRAP, Book, Cell, Style, TableColumn
 
 SHEETS = {
@@ -35,6 +36,7 @@ SHEETS = {
     "Pictures": "error maps, histograms in ulp and, for special functions, errors by input",
     "Histograms": "how many elements are off by how many ulp",
     "By input": "special functions: the largest error by octave of the input",
+    "Scales": "scale factors by recipe: how many are the same bytes, and which rounding rule each side follows",
     "Platforms": "machines and software side by side; what differs is marked",
     "Numerics": "what each probed device's products are made of",
     "Gates": "the limits in force, where each comes from, how often it was applied and broken",
@@ -96,12 +98,17 @@ def table_names(results: Results, part: Volume) -> list[str]:
     if not part.skipped:
         needless.add("Not compared")
     needless |= {"Pictures", "Histograms", "By input"} - set(picture_sheet_names(part.tensors))
+    if not scale_agreements(part.tensors):
+        needless.add("Scales")
     return [name for name in SHEETS if name not in needless]
 
 
 def summary_tables(results: Results) -> list[str]:
     """Names of the table sheets that summary.xlsx has too."""
-    return [name for name in ("Platforms", "Numerics", "Gates", "Not compared", "Definitions") if name != "Numerics" or _probed(results)]
+    needless = set() if _probed(results) else {"Numerics"}
+    if not scale_agreements(results.tensors):
+        needless.add("Scales")
+    return [name for name in ("Scales", "Platforms", "Numerics", "Gates", "Not compared", "Definitions") if name not in needless]
 
 
 def _probed(results: Results) -> bool:
@@ -315,6 +322,7 @@ TABLES: dict[str, Callable[[Book, Results, Volume], None]] = {
     "Metrics": metric_sheet,
     "Worst elements": worst_sheet,
     "Pictures": lambda book, results, part: picture_sheets(book, part.tensors),
+    "Scales": lambda book, results, part: scale_sheet(book, part.tensors),
     "Platforms": platform_sheet,
     "Numerics": numerics_sheet,
     "Gates": gate_sheet,

@@ -1,0 +1,116 @@
+"""Scale factors in one table: for each recipe how many are the same bytes, and what differs where they are not.
+
+A row is one recipe, one dump (with its candidate) and what it was held against: the recipe's own scales, or another dump.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from accuracy_eval.messages import REFERENCE, visible
+from accuracy_eval.records import Pair, ScaleFacts, Side, TensorResult
+from accuracy_eval.report.workbook import MARK, PLAIN, Book, Cell, Style, TableColumn
+
+
+@dataclass(frozen=True)
+class ScaleAgreement:
+    """What all scale factors of a recipe say of one dump against another, or against the reference.
+
+    tensors, scales   compared
+    differing         whose bytes are not the same
+    steps             (exponent of actual less that of expected, how many), by step; NaN apart
+    one_sided_nan     NaN on one side alone
+    max_rel           largest relative difference of finite ones; None without one
+    rule, expected_rule   rules that give every one of these tensors, joined by " or "; "" where none does
+    """
+
+    recipe: str
+    actual: str
+    expected: str
+    tensors: int
+    scales: int
+    differing: int
+    steps: tuple[tuple[int, int], ...]
+    one_sided_nan: int
+    max_rel: float | None
+    rule: str
+    expected_rule: str
+
+    @property
+    def sentence(self) -> str:
+        """The difference, named; "" where there is none."""
+        if not self.differing:
+            return ""
+        steps = ", ".join(f"exponent {step:+d} ({count})" for step, count in self.steps if step)
+        rules = f"rule {self.rule or 'unknown'}, expected {self.expected_rule or 'unknown'}"
+        nan = f"NaN on one side {self.one_sided_nan}" if self.one_sided_nan else ""
+        return "; ".join(part for part in (steps or ("" if nan else "same exponents"), nan, rules) if part)
+
+
+def scale_agreements(tensors: Iterable[TensorResult]) -> list[ScaleAgreement]:
+    """All rows, by recipe: each dump against the recipe's scales, then each pair."""
+    found: dict[tuple[str, str, str], list[tuple[Side | Pair, ScaleFacts]]] = {}
+    for t in tensors:
+        for actual, expected, subject in _subjects(t):
+            if subject.scales is not None:
+                found.setdefault((t.case.recipe, actual, expected), []).append((subject, subject.scales))
+    ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][2] != REFERENCE, item[0][1:]))
+    return [_agreement(*key, of) for key, of in ordered]
+
+
+def _subjects(t: TensorResult) -> Iterator[tuple[str, str, Side | Pair]]:
+    candidate = "" if t.candidate in ("", "default") else f" ({t.candidate})"
+    for side in t.sides:
+        yield f"{side.label}{candidate}", REFERENCE, side
+    for pair in t.pairs:
+        yield f"{pair.a}{candidate}", f"{pair.b}{candidate}", pair
+
+
+def _agreement(recipe: str, actual: str, expected: str, of: Sequence[tuple[Side | Pair, ScaleFacts]]) -> ScaleAgreement:
+    steps: Counter[int] = Counter()
+    for _, facts in of:
+        steps.update(dict(facts.steps))
+    rel = [facts.max_rel for _, facts in of if facts.max_rel is not None]
+    return ScaleAgreement(
+        recipe, actual, expected, len(of),
+        sum(subject.metrics.get("count") or 0 for subject, _ in of),
+        sum(subject.metrics.get("mismatch_count") or 0 for subject, _ in of),
+        tuple(sorted(steps.items())), sum(facts.nan_actual + facts.nan_expected for _, facts in of), max(rel, default=None),
+        _common(facts.rule for _, facts in of), _common(facts.expected_rule for _, facts in of),
+    )  # fmt: skip
+
+
+def _common(rules: Iterable[str]) -> str:
+    """The rules that all of these name."""
+    first, *others = [r.split(" or ") for r in rules]
+    return " or ".join(r for r in first if all(r in other for other in others))
+
+
+def scale_lines(tensors: Iterable[TensorResult]) -> list[str]:
+    """One line of all that agree, one for each recipe and dump that does not; none without scale factors."""
+    rows = scale_agreements(tensors)
+    off = [r for r in rows if r.differing]
+    if not rows:
+        return []
+    recipes, scales = len({r.recipe for r in rows}), sum(r.scales for r in rows)
+    agree = f"scale factors of {recipes} recipes: {scales - sum(r.differing for r in rows)} of {scales} the same bytes"
+    against = [(r, f"{r.actual} against {'its rule' if r.expected == REFERENCE else r.expected}") for r in off]
+    return [agree, *(visible(f"{r.recipe}, {who}: {r.differing} of {r.scales} differ; {r.sentence}") for r, who in against)]
+
+
+def scale_sheet(book: Book, tensors: Iterable[TensorResult]) -> None:
+    """The sheet "Scales"."""
+    count = Style("#,##0")
+    columns = [
+        TableColumn("recipe"), TableColumn("actual"), TableColumn("against"), TableColumn("tensors", count), TableColumn("scales", count),
+        TableColumn("differ", count), TableColumn("largest relative difference", Style("0.00E+00")), TableColumn("rule"),
+        TableColumn("expected rule"), TableColumn("what differs", PLAIN, 70),
+    ]  # fmt: skip
+    data = [
+        [r.recipe, r.actual, r.expected, r.tensors, r.scales, Cell(r.differing, Style("#,##0", mark=True)) if r.differing else 0,
+         r.max_rel, r.rule, r.expected_rule, Cell(r.sentence, MARK) if r.sentence else ""]
+        for r in scale_agreements(tensors)
+    ]  # fmt: skip
+    book.table("Scales", columns, data, note="Scale factors by recipe: bytes that differ, and by which rounding rule.", freeze=3)
