@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from accuracy_eval.apart import Apart
 from accuracy_eval.attribution import attribute, reported, worst_elements
 from accuracy_eval.contracts import looser_contracts, parse_contract
+from accuracy_eval.cpu_ref.flush import SMALLEST as FLUSHED
 from accuracy_eval.diagnose import Context, context_of, diagnose, fails, named, origins, rows_of, structural
 from accuracy_eval.expectation import expectation_of
 from accuracy_eval.formats import decode, encode, get_format
@@ -38,7 +39,8 @@ from accuracy_eval.sketch import sketch_of
 Codes = NDArray[Any]
 Rows = Callable[[int, int], Codes]  # (first, end) -> codes [end - first, columns] of the tensor's 2-D view
 WORST = 16
-ZEROS_WITHIN = 0.5  # of the budget: zeros for subnormal values that use less are a flush, not a kernel that did nothing
+ZEROS_WITHIN = 0.7  # of the budget: zeros for subnormal values that use less are a flush, not a kernel that did nothing
+FEW = 2.0**20  # terms of a sum all of which may have been subnormal, hence zero, in formats of float32's exponents
 KEPT_ELEMENTS = 1 << 22  # of a reference kept whole, so that a diagnosis may look at it again (32 MiB)
 # metrics whose limit depends on what the contract allows
 BY_CONTRACT = frozenset({"budget_max", "excess_db", "excess_row_db", *GATED})
@@ -372,12 +374,13 @@ def decided(side: Side, *, fatal: bool) -> Side:
 
 def _within_the_edge(d: Diagnosis, m: Measured) -> bool:
     """What a budget settles although the structure differs: an Inf beside the largest finite value where the budget spans the overflow
-    threshold, and zeros for values that all are subnormal and take less than half the budget (a flush)."""
+    threshold, and zeros for values that all are subnormal, or sums of such, and use no more of the budget than a flush."""
     if m.metrics.get("over_budget") != 0 or not m.classes.nan_sets_equal:
         return False
     if d.code == "all-zero":
         largest = m.max_expected
-        flush = largest is not None and largest < get_format(m.actual_format).smallest_normal
+        normal = get_format(m.actual_format).smallest_normal
+        flush = largest is not None and largest < (FEW * normal if normal == FLUSHED else normal)
         return flush and m.metrics["budget_max"] < ZEROS_WITHIN
     return d.code in ("inf-in-actual", "inf-in-expected")
 

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from accuracy_eval.contracts import parse_contract
+from accuracy_eval.cpu_ref.flush import stored
 from accuracy_eval.cpu_ref.gemm import Panel, panels
 from accuracy_eval.cpu_ref.operands import Gemm
+from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.cpu_ref.special import evaluate, limit
 from accuracy_eval.errors import UsageError, unknown
-from accuracy_eval.formats import Values, decode, get_format, ulp
+from accuracy_eval.formats import Values, decode, get_format
 from accuracy_eval.records import Coded
 
 
@@ -27,11 +29,13 @@ class Activation:
 
     function  row of `special_functions.FUNCTIONS`; "" for those that are exact
     lowest    where f has its only minimum: it falls before and rises after; None: it never falls
+    squares   the usual formula of f' holds x², which overflows before x does; what it multiplies is zero there
     """
 
     name: str
     function: str = ""
     lowest: float | None = None
+    squares: bool = False
 
     def of(self, x: Values) -> Values:
         """f(x), float64."""
@@ -45,7 +49,7 @@ ACTIVATIONS: dict[str, Activation] = {
     for a in (
         Activation("none"),
         Activation("relu"),
-        Activation("gelu-tanh", "gelu-tanh", -0.752461422071016),
+        Activation("gelu-tanh", "gelu-tanh", -0.752461422071016, squares=True),
         Activation("gelu-erf", "gelu", -0.751791524693564),
         Activation("silu", "silu", -1.278464542761074),
     )
@@ -90,8 +94,8 @@ class _Step:
     error: Values
 
     def rounded(self, fmt: str) -> _Step:
-        """After a rounding to `fmt`: half a step, doubled, for many elements come close to the half."""
-        return _Step(self.value, self.error + ulp(np.abs(self.value) + self.error, fmt)) if fmt else self
+        """After a rounding to `fmt`."""
+        return _Step(self.value, self.error + stored(np.abs(self.value) + self.error, fmt)) if fmt else self
 
 
 def epilogue_panels(problem: Gemm, epilogue: Epilogue, *, contract: str | None = None, rows: int | None = None) -> Iterator[Panel]:
@@ -108,9 +112,22 @@ def epilogue_panels(problem: Gemm, epilogue: Epilogue, *, contract: str | None =
     for panel in panels(problem, contract=contract, rows=rows):
         with np.errstate(invalid="ignore", over="ignore"):
             budget = np.zeros(panel.values.shape) if panel.budget is None else panel.budget
-            step = _finish(_Step(panel.values, budget), epilogue, panel.first_row, arithmetic)
+            step = _finish(_Step(within_float64(problem, panel), budget), epilogue, panel.first_row, arithmetic)
             allowed = None if panel.budget is None else np.where(np.isfinite(step.value), step.error, 0.0)
         yield Panel(panel.first_row, step.value, allowed)
+
+
+def within_float64(problem: Gemm, panel: Panel) -> Values:
+    """A panel of T whose sums of finite terms stay finite: beyond float64's range its largest value, which what follows takes as well."""
+    rows = slice(panel.first_row, panel.first_row + len(panel.values))
+    over = np.isinf(panel.values)
+    if not over.any():
+        return panel.values
+    every = slice(None)
+    over &= np.isfinite(problem.a_values(rows, every)).all(axis=1, keepdims=True)
+    over &= np.isfinite(problem.b_values(every, every)).all(axis=0, keepdims=True)
+    over &= np.isfinite(0.0 if problem.bias_values is None else problem.bias_values)
+    return np.where(over, np.copysign(np.finfo(np.float64).max, panel.values), panel.values)
 
 
 def _finish(projection: _Step, epilogue: Epilogue, first: int, arithmetic: str) -> _Step:
@@ -152,4 +169,59 @@ def _activated(step: _Step, f: Activation, arithmetic: str) -> _Step:
     return _Step(value, error + own)
 
 
-__all__ = ["ACTIVATIONS", "Activation", "Epilogue", "epilogue_panels"]
+# --- what may come out as Inf or NaN -----------------------------------------------------------------------------------------
+
+
+def projection_reach(problem: Gemm, values: Values, error: Values, contract: str, fmt: str) -> Reach:
+    """T as it is stored: its sums in any order, its value where none overflows. The product may be stored before alpha multiplies it."""
+    largest = parse_contract(contract).largest or np.inf
+    every, alpha = slice(None), problem.scalars[0]
+    product = (Reach.exactly(problem.a_values(every, every)) @ Reach.exactly(problem.b_values(every, every))).in_sums(largest)
+    bias = np.zeros((1, 1)) if problem.bias_values is None else problem.bias_values[None]
+    if alpha not in (0.0, 1.0):
+        with np.errstate(invalid="ignore"):
+            product = product.narrowed((values - bias) / alpha, error / abs(alpha)).stored(fmt)
+    t = (product * Reach.exactly(np.full((1, 1), alpha)) + Reach.exactly(bias)).in_sums(largest)
+    return t.narrowed(values, error).stored(fmt)
+
+
+def epilogue_reach(problem: Gemm, epilogue: Epilogue, contract: str) -> Reach:
+    """Y before it is stored. A step beyond the range of `epilogue.rounded` may be ±Inf for those that follow."""
+    found = list(panels(problem, contract=contract))
+    values = np.concatenate([within_float64(problem, p) for p in found])
+    error = np.concatenate([p.budget for p in found if p.budget is not None])
+    fmt = epilogue.rounded
+    step = projection_reach(problem, values, error, contract, fmt)
+    half = values.shape[1] // 2
+    gate, up = (step.columns(slice(half)), step.columns(slice(half, None))) if epilogue.gated else (step, None)
+    arithmetic = "float64" if parse_contract(contract).scalar_bits == 53 else "float32"
+    step = activated_reach(gate, ACTIVATIONS[epilogue.activation], arithmetic).stored(fmt)
+    if up is not None:
+        step = (step * up).stored(fmt)
+    if epilogue.residual is not None:
+        step = (step + Reach.exactly(decode(epilogue.residual.codes, epilogue.residual.format))).stored(fmt)
+    return step * Reach.exactly(np.full((1, 1), 1.0 / epilogue.output_scale))
+
+
+def activated_reach(step: Reach, f: Activation, arithmetic: str) -> Reach:
+    """f of the whole interval; f(−Inf) is zero by its limit and NaN by the formulas that multiply x by it."""
+    if f.name == "none":
+        return step
+    ends = [step.low, step.high, *([np.clip(f.lowest, step.low, step.high)] if f.lowest is not None else [])]
+    at = [np.where(np.isfinite(x), x, 0.0) for x in ends]
+    found = [np.where(np.isfinite(x), f.of(a), np.maximum(x, 0.0)) for x, a in zip(ends, at, strict=True)]
+    nan = step.nan | ((step.low == -np.inf) & bool(f.function))
+    own = np.max([limit(f.function, a, f.of(a), arithmetic) for a in at], axis=0) if f.function else 0.0
+    return Reach(np.minimum.reduce(found) - own, np.maximum.reduce(found) + own, nan)
+
+
+__all__ = [
+    "ACTIVATIONS",
+    "Activation",
+    "Epilogue",
+    "activated_reach",
+    "epilogue_panels",
+    "epilogue_reach",
+    "projection_reach",
+    "within_float64",
+]

@@ -7,35 +7,47 @@ so a sum of products with them is off by LAMBDA standard deviations at most, bes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from accuracy_eval.contracts import LAMBDA
-from accuracy_eval.cpu_ref.epilogue import ACTIVATIONS, Activation, Epilogue
+from accuracy_eval.contracts import LAMBDA, parse_contract
+from accuracy_eval.cpu_ref.epilogue import ACTIVATIONS, Activation, Epilogue, activated_reach, projection_reach, within_float64
+from accuracy_eval.cpu_ref.flush import stored
 from accuracy_eval.cpu_ref.gemm import Panel, gradient, panels
 from accuracy_eval.cpu_ref.operands import Gemm
+from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.cpu_ref.special import gradient as slope_times
 from accuracy_eval.cpu_ref.special import gradient_limit
-from accuracy_eval.formats import Values, decode, encode, get_format, ulp
+from accuracy_eval.formats import Values, decode, encode, get_format
 from accuracy_eval.records import Coded
+
+OVERSHOOT = 0.13  # beyond 0 and 1, that slopes of activations reach
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A gradient on its way back: its values, the largest error of each, and what Inf and NaN may stand there."""
+
+    values: Values
+    error: Values
+    reach: Reach
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """What flows back: to T [m, columns of the product] and to the residual [m, n], each with its largest error."""
+    """What flows back: to T [m, columns of the product] and to the residual [m, n]."""
 
-    product: Values
-    product_error: Values
-    residual: Values
-    residual_error: Values
+    product: Flow
+    residual: Flow
 
 
 def _slope(f: Activation, x: Values) -> Values:
     if f.function:
         return slope_times(f.function, x, np.ones_like(x))[0]
-    return np.where(x > 0, 1.0, 0.0) if f.name == "relu" else np.ones_like(x)
+    return np.where(x <= 0, 0.0, 1.0) if f.name == "relu" else np.ones_like(x)  # relu's at NaN as frameworks have it, not at 0
 
 
 def _slope_limit(f: Activation, x: Values, fmt: str) -> Values:
@@ -53,51 +65,101 @@ def _over(f: Activation, x: Values, error: Values, of_slope: bool) -> Values:
 def upstream(problem: Gemm, epilogue: Epilogue, grad_y: Coded, contract: str) -> Upstream:
     """The gradients of the product and of the residual. grad_y [m, n]; `epilogue.rounded` is the format a device keeps steps in."""
     found = list(panels(problem, contract=contract))
-    t = np.concatenate([p.values for p in found])
+    t = np.concatenate([within_float64(problem, p) for p in found])
     error = np.concatenate([p.budget for p in found if p.budget is not None])
     f, fmt = ACTIVATIONS[epilogue.activation], epilogue.rounded
     scalar = "float64" if get_format(fmt).name == "float64" else "float32"
-    error = error + ulp(np.abs(t) + error, fmt)
-    g = decode(grad_y.codes, grad_y.format) / epilogue.output_scale
-    g_error = np.zeros_like(g) if epilogue.output_scale == 1.0 else ulp(g, fmt) + np.abs(g) * get_format(scalar).eps
+    reach = projection_reach(problem, t, error, contract, fmt)
+    error = error + stored(np.abs(t) + error, fmt)
+    values = decode(grad_y.codes, grad_y.format)
+    g = values / epilogue.output_scale
+    g_error = np.zeros_like(g) if epilogue.output_scale == 1.0 else stored(g, fmt) + np.abs(g) * get_format(scalar).eps
+    back = Flow(g, g_error, (Reach.exactly(values) * Reach.exactly(np.full((1, 1), 1.0 / epilogue.output_scale))).stored(fmt))
     if not epilogue.gated:
-        slope = _slope(f, t)
-        moved = _over(f, t, error, True) + _slope_limit(f, t, scalar)
-        dt = g * slope
-        dt_error = np.abs(g) * moved + (np.abs(slope) + moved) * g_error
-        return Upstream(dt, _stored(dt, dt_error, fmt, f.name != "none"), g, g_error)
+        return Upstream(_kept(_through(back, _slope_flow(f, t, error, reach, scalar), f), fmt, f.name != "none"), back)
     half = t.shape[1] // 2
-    gate, up = t[:, :half], t[:, half:]
-    gate_error, up_error = error[:, :half], error[:, half:]
-    value, slope = f.of(gate), _slope(f, gate)
-    value_moved = _over(f, gate, gate_error, False) + ulp(value, fmt)
-    slope_moved = _over(f, gate, gate_error, True) + _slope_limit(f, gate, scalar)
-    through = g * up
-    through_error = np.abs(g) * up_error + np.abs(up) * g_error + ulp(through, fmt)
-    d_gate, d_up = through * slope, g * value
-    d_gate_error = np.abs(through) * slope_moved + (np.abs(slope) + slope_moved) * through_error
-    d_up_error = np.abs(g) * value_moved + (np.abs(value) + value_moved) * g_error
-    dt = np.concatenate([d_gate, d_up], axis=1)
-    return Upstream(dt, _stored(dt, np.concatenate([d_gate_error, d_up_error], axis=1), fmt, True), g, g_error)
+    gate, up = slice(half), slice(half, None)
+    value = f.of(t[:, gate])
+    value_error = _over(f, t[:, gate], error[:, gate], False) + stored(value, fmt)
+    activated = Flow(value, value_error, activated_reach(reach.columns(gate), f, scalar).stored(fmt))
+    through = _kept(_through(back, Flow(t[:, up], error[:, up], reach.columns(up))), fmt, True)
+    d_gate = _through(through, _slope_flow(f, t[:, gate], error[:, gate], reach.columns(gate), scalar), f)
+    d_up = _through(back, activated)
+    values, errors = (np.concatenate([getattr(d_gate, n), getattr(d_up, n)], axis=1) for n in ("values", "error"))
+    both = Flow(values, errors, Reach.beside([d_gate.reach, d_up.reach]))
+    return Upstream(_kept(both, fmt, True), back)
 
 
-def _stored(values: Values, error: Values, fmt: str, changed: bool) -> Values:
-    """The error after the gradient was stored in a device's format, where a step changed it."""
-    return error + ulp(np.abs(values) + error, fmt) if changed else error
+def _slope_flow(f: Activation, t: Values, error: Values, reach: Reach, scalar: str) -> Flow:
+    """f' of T. Where T may have overflown or be NaN it may be anything that f' is; formulas that multiply by T give NaN there, and where
+    T² overflows, if they hold it."""
+    slope = _slope(f, t)
+    if f.name == "none":
+        return Flow(slope, np.zeros_like(t), Reach.exactly(slope))
+    anything = np.maximum(np.abs(slope), np.abs(1.0 - slope)) + OVERSHOOT * bool(f.function)
+    moved = np.where(reach.odd, anything, _over(f, t, error, True) + _slope_limit(f, t, scalar))
+    nan = reach.odd
+    if f.squares:
+        root = math.sqrt(get_format(scalar).max)
+        nan = nan | (reach.low <= -root) | (reach.high >= root)
+    return Flow(slope, moved, Reach.around(slope, moved, nan))
+
+
+def _through(g: Flow, factor: Flow, f: Activation | None = None) -> Flow:
+    """The product of what flows back with a factor. relu's slope selects: where it is 0, so is the product, whatever g is."""
+    size = np.abs(g.values)
+    values = g.values * factor.values
+    if f is not None and f.name == "relu":
+        values = np.where(factor.values == 0, 0.0, values)
+    error = np.where(factor.error == 0, 0.0, size * factor.error) + (np.abs(factor.values) + factor.error) * g.error
+    return Flow(values, error, g.reach * factor.reach)
+
+
+def _kept(flow: Flow, fmt: str, changed: bool) -> Flow:
+    """After a device stored it in its format, where a step changed it."""
+    if not changed:
+        return flow
+    return Flow(flow.values, flow.error + stored(np.abs(flow.values) + flow.error, fmt), flow.reach.stored(fmt))
 
 
 def gradient_panels(output: str, problem: Gemm, flow: Upstream, contract: str) -> Iterator[Panel]:
     """Panels of "da", "db" (stored orientation), "dbias" or "dresidual": values and budgets."""
     if output == "dresidual":
-        yield Panel(0, flow.residual, flow.residual_error)
+        yield Panel(0, flow.residual.values, flow.residual.error)
         return
-    g = Coded(encode(flow.product, "float64"), "float64")
-    plain = Gemm(problem.a, problem.b, problem.layout, problem.alpha, a_scale=problem.a_scale, b_scale=problem.b_scale)
-    carried = _carried(output, plain, flow.product_error)
-    for p in panels(gradient(output, plain, g), contract=contract):
+    plain = _plain(problem)
+    carried = _carried(output, plain, flow.product.error)
+    for p in panels(_gradient(output, plain, flow), contract=contract):
         assert p.budget is not None
         allowed = p.budget + carried[p.first_row : p.first_row + len(p.values)]
         yield Panel(p.first_row, p.values, np.where(np.isfinite(p.values), np.where(np.isnan(allowed), np.inf, allowed), 0.0))
+
+
+def gradient_reach(output: str, problem: Gemm, flow: Upstream, contract: str) -> Reach:
+    """A gradient before it is stored: sums in any order of what flows back, their value where none overflows."""
+    if output == "dresidual":
+        return flow.residual.reach
+    everything = slice(None)
+    g, alpha = flow.product.reach, Reach.exactly(np.full((1, 1), problem.scalars[0]))
+    if output == "dbias":
+        found, turned = g.total(0), False
+    elif output == "da":
+        found, turned = (g @ Reach.exactly(problem.b_values(everything, everything).T)) * alpha, problem.layout[0] == "t"
+    else:
+        found, turned = (Reach.exactly(problem.a_values(everything, everything).T) @ g) * alpha, problem.layout[1] == "t"
+    whole = list(gradient_panels(output, problem, flow, contract))
+    values, error = (np.concatenate([v for p in whole if (v := getattr(p, name)) is not None]) for name in ("values", "budget"))
+    sums = found.in_sums(parse_contract(contract).largest or np.inf)
+    return (sums.transposed if turned else sums).narrowed(values, error)
+
+
+def _plain(problem: Gemm) -> Gemm:
+    """The product without bias."""
+    return Gemm(problem.a, problem.b, problem.layout, problem.alpha, a_scale=problem.a_scale, b_scale=problem.b_scale)
+
+
+def _gradient(output: str, plain: Gemm, flow: Upstream) -> Gemm:
+    return gradient(output, plain, Coded(encode(flow.product.values, "float64"), "float64"))
 
 
 def _carried(output: str, problem: Gemm, error: Values) -> Values:

@@ -9,9 +9,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.formats import Values
+from accuracy_eval.formats import Values, get_format, ulp
 
 SMALLEST = 2.0**-126  # normal number of float32 and bfloat16
+
+
+def stored(size: Values, fmt: str) -> Values:
+    """What a step of that magnitude may lose as a device keeps it in `fmt`: half a step of it, doubled, for many elements come close to the
+    half; twice the whole where it may become zero."""
+    step = ulp(size, fmt)
+    return np.where(subnormal(size), 2.0 * SMALLEST, step) if get_format(fmt).smallest_normal == SMALLEST else step
 
 
 def subnormal(x: Values) -> NDArray[np.bool_]:

@@ -58,7 +58,7 @@ def combine(hi: Any, lo: Any, alpha: float, beta: float, c: Any, bias: Any, high
             if bias.shape[0] > 0:
                 h, r = two_sum(h, bias[j])
                 e += r
-            n = h + e
+            n = h + e if np.isfinite(h) else h  # the error of a sum with Inf is NaN
             if np.isfinite(n):
                 high[i, j], low[i, j] = n, e - (n - h)
             else:

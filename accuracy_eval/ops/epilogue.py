@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from accuracy_eval.contracts import default_contract
-from accuracy_eval.cpu_ref.epilogue import ACTIVATIONS, Epilogue, epilogue_panels
-from accuracy_eval.cpu_ref.epilogue_gradient import Upstream, gradient_panels, upstream
+from accuracy_eval.cpu_ref.epilogue import ACTIVATIONS, Epilogue, epilogue_panels, epilogue_reach
+from accuracy_eval.cpu_ref.epilogue_gradient import Upstream, gradient_panels, gradient_reach, upstream
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.errors import unknown
 from accuracy_eval.formats import decode
@@ -22,6 +22,7 @@ from accuracy_eval.ops.spec import (
     Reference,
     operand_formats,
     output_format,
+    reaching,
 )  # fmt: skip
 from accuracy_eval.records import Case, OptionValue
 
@@ -128,19 +129,24 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
     outputs = _outputs(case, encoding)
     if case.direction == "fwd":
         (y,) = outputs
-        return {
-            "y": Reference("values", y.format, y.shape, contract, partial(_forward, problem, epilogue_of(case, inputs, y.format), contract))
-        }
+        epilogue = epilogue_of(case, inputs, y.format)
+        exempt = reaching(partial(epilogue_reach, problem, epilogue, contract), y.format) if contract else None
+        return {"y": Reference("values", y.format, y.shape, contract, partial(_forward, problem, epilogue, contract), exempt=exempt)}
     grad = inputs["grad_y"]
-    flow: list[Upstream] = []
+
+    @lru_cache(maxsize=1)
+    def flow() -> Upstream:  # one forward pass serves every gradient
+        return upstream(problem, epilogue_of(case, inputs, grad.format), grad, contract)
 
     def panels(output: Output) -> Iterator[Panel]:
-        if not flow:  # one forward pass serves every gradient
-            flow.append(upstream(problem, epilogue_of(case, inputs, grad.format), grad, contract))
-        for p in gradient_panels(output.name, problem, flow[0], contract):
+        for p in gradient_panels(output.name, problem, flow(), contract):
             yield Panel(p.first_row, p.values, p.budget)
 
-    return {o.name: Reference("values", o.format, o.shape, contract, partial(panels, o)) for o in outputs}
+    def reference(output: Output) -> Reference:
+        exempt = reaching(lambda: gradient_reach(output.name, problem, flow(), contract), output.format)
+        return Reference("values", output.format, output.shape, contract, lambda: panels(output), exempt=exempt)
+
+    return {o.name: reference(o) for o in outputs}
 
 
 def _forward(problem: Gemm, epilogue: Epilogue, contract: str) -> Iterator[Panel]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from accuracy_eval.cpu_ref.reach import Reach, reached
 from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.formats import Format, Values, concrete, get_family, get_format
 from accuracy_eval.records import Case, Coded, OptionValue
@@ -93,6 +95,12 @@ class Exempt:
 
     mask: Callable[[NDArray[Any], NDArray[Any], int], NDArray[np.bool_] | None]
     why: str
+
+
+def reaching(reach_of: Callable[[], Reach], out_format: str) -> Exempt:
+    """Infinities, NaN and zeros that follow from a composite op's steps that overflow on a healthy device; asked for where any are seen."""
+    why = "elements Inf, NaN or zero: a step before them may overflow there"
+    return Exempt(partial(reached, lru_cache(maxsize=1)(reach_of), out_format), why)
 
 
 @dataclass(frozen=True)
