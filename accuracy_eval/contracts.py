@@ -162,8 +162,8 @@ def _hops(fmt: Format) -> Contract:
         raise UsageError(f"contract hops({fmt.name}): sums travel in a float format, found {fmt.name}")
     return replace(
         CONTRACTS["fp32acc"], name=f"hops({fmt.name})", partial=fmt.name, certain=True,
-        sentence=f"sums over ranks: each addition of what two ranks hold is rounded to {fmt.name}, which travels on, in any order or tree",
-        source="ring and tree algorithms of NCCL, RCCL and gloo reduce in the format of the buffers, one addition a step",
+        sentence=f"sums over ranks, or of rows that meet: each addition of two numbers is rounded to {fmt.name}, in any order or tree",
+        source="NCCL, RCCL and gloo reduce in the format of the buffers, one addition a step; so do index_add and its atomics",
     )  # fmt: skip
 
 

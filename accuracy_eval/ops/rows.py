@@ -1,0 +1,78 @@
+"""What ops that move rows by index share: the indices, rows copied, rows that meet and are added, and integers whose sums are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accuracy_eval.contracts import parse_contract
+from accuracy_eval.cpu_ref.row_sums import RowSums
+from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import Codes, Values, decode, encode, get_format
+from accuracy_eval.inputs.exact import INPUT_CLASS
+from accuracy_eval.inputs.philox import STREAM_16, stream_key, words
+from accuracy_eval.ops.gemm import overflowing
+from accuracy_eval.ops.panels import by_rows
+from accuracy_eval.ops.spec import Operand, Output, Panel, Reference, row_blocks
+from accuracy_eval.records import Coded
+
+Indices = NDArray[np.int64]
+LARGEST = 8  # magnitude of an integer of the exact lane, where sums leave room for it
+
+
+def index_values(indices: Coded, below: int, what: str) -> Indices:
+    """The indices as int64, flat. UsageError for one that is not in [0, below)."""
+    found = indices.codes.view(np.int32).astype(np.int64).ravel()
+    if found.size and not 0 <= found.min() <= found.max() < below:
+        raise UsageError(f"{what} {found.min()} to {found.max()}; allowed: 0 to {below - 1}")
+    return found
+
+
+def copied(output: Output, rows: Callable[[int, int], Codes]) -> Reference:
+    """The reference of an output that has one right code an element; rows (first, end) of its 2-D view -> codes."""
+
+    def panels() -> Any:
+        for first, end in row_blocks(output.shape):
+            yield Panel(first, rows(first, end))
+
+    return Reference("codes", output.format, output.shape, "exact", panels, resolution={"element": "one code"})
+
+
+def added(output: Output, contract: str, rows: Coded, place: Indices, *, weights: Values | None = None, exact: bool = False) -> Reference:
+    """The reference of an output whose row i is the sum of the rows [t, n] with place[t] = i, each times its weight [t].
+
+    exact  the operands are those of the exact lane, whose sums are integers that the output holds
+    """
+    flat, (count, columns) = rows.codes.reshape(-1, rows.shape[-1]), output.shape
+
+    def values(which: Indices) -> Values:
+        return decode(flat[which], rows.format)
+
+    sums = RowSums(values, place, weights, count, columns, parse_contract(contract), output.format)
+    if exact:
+        return copied(output, lambda first, end: encode(sums.part(first, end)[0], output.format))
+    return by_rows(output, contract, output.shape, sums.part, exempt=overflowing(sums.overflows, contract, output.format))
+
+
+def summands(op: str, operand: Operand, place: Indices, seed: int) -> Codes:
+    """Rows [t, n] of integers that may be added in any order and in the operand's own format, so that each row still shows.
+
+    Row t is the rank-th of the r with its place. With limit = 2^(fraction bits + 1) and q = ⌈r / limit⌉ its elements c with rank + c = 0
+    mod q are ±1 … ±m, m = min(8, limit / ⌈r / q⌉), the others 0: sums of magnitudes are integers of the format. Words of the stream
+    `OP/NAME/SHAPE/exact`: bit 0 is the sign, the others the magnitude mod m.
+    """
+    fmt = get_format(operand.format)
+    t, n = operand.shape
+    limit = 2 << fmt.fraction_bits
+    order = np.argsort(place, kind="stable")
+    repeats = np.bincount(place)
+    rank = np.empty(t, np.int64)
+    rank[order] = np.arange(t) - (np.cumsum(repeats) - repeats)[place[order]]
+    step = -(-repeats // limit)[place]
+    top = np.clip(limit // np.maximum(-(-repeats[place] // step), 1), 1, LARGEST)[:, None]
+    w = words(stream_key(op, operand.name, operand.shape, INPUT_CLASS, seed), STREAM_16, 0, t * n).astype(np.int64).reshape(t, n)
+    kept = (rank[:, None] + np.arange(n)) % step[:, None] == 0
+    return encode(np.where(kept, (1 + (w >> 1) % top) * (1 - 2 * (w & 1)), 0).astype(np.float64), fmt)
