@@ -13,7 +13,7 @@ from accuracy_eval.contracts import Contract
 from accuracy_eval.cpu_ref.hops import growth
 from accuracy_eval.cpu_ref.overflow import Indices, Reached
 from accuracy_eval.cpu_ref.reduce import reduce
-from accuracy_eval.formats import Values, get_format
+from accuracy_eval.formats import Values, get_format, ulp
 
 ELEMENTS = 1 << 22  # of rows held at a time
 
@@ -60,9 +60,12 @@ class RowSums:
         """Rows first … end - 1 of the result and their error before they are rounded, [r, columns]; 0 where nothing is added."""
         values, error = np.zeros((2, end - first, self.columns))
         for places, terms in self._terms(np.arange(first, end)):
-            values[places - first] = reduce("sum", np.moveaxis(terms, 1, 2))
+            growth, total = self._growth(terms.shape[1]), reduce("sum", np.moveaxis(terms, 1, 2))
             with np.errstate(invalid="ignore", over="ignore"):
-                error[places - first] = self._growth(terms.shape[1]) * np.abs(terms).sum(axis=1) + terms.shape[1] * self._coarse
+                off = growth * np.abs(terms).sum(axis=1) + terms.shape[1] * self._coarse
+            if growth and self.format == "float64":  # the truth itself is rounded
+                off += ulp(total, self.format) / 2
+            values[places - first], error[places - first] = total, off
         return values, error
 
     @property

@@ -9,6 +9,7 @@ from accuracy_eval.ops.cast import CAST
 from accuracy_eval.ops.collectives import COLLECTIVE_OPS
 from accuracy_eval.ops.embedding import EMBEDDING
 from accuracy_eval.ops.epilogue import GEMM_EPILOGUE
+from accuracy_eval.ops.experts import EXPERTS
 from accuracy_eval.ops.gemm import GEMM
 from accuracy_eval.ops.grouped import GROUPED
 from accuracy_eval.ops.loss import CROSS_ENTROPY
@@ -22,8 +23,8 @@ from accuracy_eval.ops.special import SPECIAL
 OPS: dict[str, OpSpec] = {
     op.name: op
     for op in (
-        GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, *NORMS, CROSS_ENTROPY, ROPE, ATTENTION, EMBEDDING, CAST, QUANTIZE,
-        *COLLECTIVE_OPS,
+        GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, *NORMS, CROSS_ENTROPY, ROPE, ATTENTION, EMBEDDING, *EXPERTS,
+        CAST, QUANTIZE, *COLLECTIVE_OPS,
     )
 }  # fmt: skip
 

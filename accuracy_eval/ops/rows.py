@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.contracts import parse_contract
+from accuracy_eval.contracts import LAMBDA, parse_contract
+from accuracy_eval.cpu_ref.overflow import Reached
+from accuracy_eval.cpu_ref.reduce import reduce, sum_budget
 from accuracy_eval.cpu_ref.row_sums import RowSums
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Codes, Values, decode, encode, get_format
+from accuracy_eval.formats import Codes, Values, decode, encode, get_format, ulp
 from accuracy_eval.inputs.exact import INPUT_CLASS
 from accuracy_eval.inputs.philox import STREAM_16, stream_key, words
 from accuracy_eval.ops.gemm import overflowing
-from accuracy_eval.ops.panels import by_rows
+from accuracy_eval.ops.panels import Part, by_rows
 from accuracy_eval.ops.spec import Operand, Output, Panel, Reference, row_blocks
 from accuracy_eval.records import Coded
 
@@ -76,3 +78,29 @@ def summands(op: str, operand: Operand, place: Indices, seed: int) -> Codes:
     w = words(stream_key(op, operand.name, operand.shape, INPUT_CLASS, seed), STREAM_16, 0, t * n).astype(np.int64).reshape(t, n)
     kept = (rank[:, None] + np.arange(n)) % step[:, None] == 0
     return encode(np.where(kept, (1 + (w >> 1) % top) * (1 - 2 * (w & 1)), 0).astype(np.float64), fmt)
+
+
+def dotted(output: Output, contract: str, terms: Callable[[Indices], Values], length: int) -> Reference:
+    """The reference of sums along a row: output [t, k] adds terms (numbers of t) -> [r, k, length], exact products each of which may be
+    rounded to the output's format first."""
+    t, k = output.shape
+    fmt, promise = get_format(output.format), parse_contract(contract)
+
+    def part(first: int, end: int) -> Part:
+        products = terms(np.arange(first, end))
+        values, budget = reduce("sum", products), sum_budget(products, promise)
+        if fmt.bits <= 16:
+            with np.errstate(invalid="ignore", over="ignore"):
+                spread = np.sqrt((ulp(products, fmt) ** 2).sum(axis=2) / 12)
+                equal = np.abs((decode(encode(products, fmt), fmt) - products).sum(axis=2))  # equal products round alike
+                budget = budget + LAMBDA * spread + 2 * equal
+        return values, budget
+
+    def overflows(rows: Indices, columns: Indices) -> Reached:
+        products = terms(rows)[np.arange(len(rows)), columns]
+        finite = np.where(np.isfinite(products), products, 0.0)
+        stored, kept = fmt.max if fmt.bits <= 16 else np.inf, (1 - 2.0**-10) * (promise.largest or np.inf)
+        up, down = (np.asarray((np.maximum(s, 0).sum(axis=1) >= kept) | (s >= stored).any(axis=1)) for s in (finite, -finite))
+        return Reached(up, down, np.asarray(~np.isfinite(products).all(axis=1)), np.zeros(len(rows), np.bool_))
+
+    return by_rows(output, contract, (t, k * length), part, exempt=overflowing(overflows, contract, output.format))
