@@ -242,6 +242,15 @@ def test_a_step_of_the_epilogue_that_was_left_out_is_named_and_nothing_is_identi
     assert str(e).endswith(f"; with {step} left out every element is T16.25.23 fwd")
 
 
+@pytest.mark.parametrize("out", ["bfloat16", "float32"])
+def test_an_output_that_no_rounding_could_make_is_given_up_early(out: str) -> None:
+    a, b = operands(48, 40, 1000, "bfloat16")
+    made = made_by(f"T16.25.23 fwd >{out}" if out == "bfloat16" else "T16.25.23 fwd", a, b)
+    e = explain(Coded(encode(2 * decode(made.codes, out), out), out), a, b, layout="nt", unit="hopper")
+    assert e.status == "unexplained"
+    assert e.tried < 50
+
+
 def test_a_lost_k_is_not_blamed_on_a_step_of_the_epilogue() -> None:
     a, b = operands(32, 48, 256, "bfloat16")
     short = a.codes.copy()

@@ -1,7 +1,8 @@
 """Real outputs of an NVIDIA H200 (torch 2.11, cuBLAS 13.1): the compositions found for them give their bits.
 
 tests/data/h200-products.npz holds corners of the outputs of `benchmarks/h200_explain.py make`, whose operands are rebuilt here from the
-same counter generator; tests/data/h200-fp8.npz 24 × 24 elements of outputs of suite `fp8`. tests/data/h200-probe.json is what
+same counter generator; tests/data/h200-fp8.npz 24 × 24 elements of outputs of suite `fp8`;
+tests/data/h200-trees.npz summation trees that `h200_explain.py trees` read there. tests/data/h200-probe.json is what
 `accuracy-eval probe --json` printed there.
 """
 
@@ -15,6 +16,7 @@ import pytest
 from accuracy_eval.cases import parse_case
 from accuracy_eval.datapath import Problem, evaluate, parse, problem_of
 from accuracy_eval.datapath.expectations import EXPECTATIONS, same_answer
+from accuracy_eval.datapath.trees import summation_tree
 from accuracy_eval.formats import encode
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
@@ -76,6 +78,28 @@ def test_the_composition_gives_the_bits_of_the_hardware(kernel: str, case: str, 
     other = other.replace(" last", " seq").replace("T16.25.23 res64", "T16.25.23 fwd")
     assert other != composition
     assert (evaluate(parse(other), problem) != d).mean() > 0.02
+
+
+TREES = [
+    ("fp64 1024x1024x4096", "D fwd r3x16 half"), ("fp64 530x276x1990", "D fwd r3x32 half"),
+    ("bf16 529x409x2521", "T8.25.23 fwd c200 res32 seq"), ("fp32 128x96x512", "F fwd r5x8 seq"),
+    ("tf32 272x80x2000", "tf32rne T8.25.23 fwd c156 res32 seq"), ("fp16 530x276x1990", "T16.25.23 fwd c144 res64 seq"),
+    ("bf16 33x65x127", "T8.25.23 fwd c8 seq"), ("fp32 1x300x257", "F fwd c9 half"), ("bf16 7x33x500", "F fwd r16x1 (c16 seq) seq"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "composition"), TREES, ids=[case.replace(" ", "-") for case, _ in TREES])
+def test_the_composition_adds_in_the_order_the_hardware_was_asked_for(case: str, composition: str) -> None:
+    """Two ways to the same answer: probes asked the device for its order of additions, explanations searched other operands' outputs."""
+    family, shape = case.split()
+    fmt, k = FORMATS[family], int(shape.split("x")[-1])
+    with np.load(DATA / "h200-trees.npz") as stored:
+        asked = tuple(stored[case].tolist())
+
+    def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return evaluate(parse(composition), Problem(a, b, fmt, fmt))
+
+    assert summation_tree(product, fmt, "float64" if fmt == "float64" else "float32", k, m=256, n=1).parents == asked
 
 
 # case, candidate, output; what reproduces it; what does not, although it differs in one step only

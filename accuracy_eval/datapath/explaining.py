@@ -236,7 +236,7 @@ class _Search:
             sub.planes(rule, pre)
         winners: list[_Survivor] = []
         best = _Survivor(Composition(candidates[0][1], pre=candidates[0][0]), -1.0)
-        for number, chains in enumerate(self._pruned(self._stages(candidates), sub, few)):
+        for number, chains in enumerate(self._pruned(candidates, sub, few)):
             while batch := list(islice(chains, BATCH)):
                 found = [s for part in map_threads(lambda chain: self._hypotheses(chain, sub, few), batch) for s in part]
                 self.tried += len(found)
@@ -312,20 +312,26 @@ class _Search:
             same |= self.nan[where] & is_nan(codes, self.out)
         return same
 
-    def _pruned(self, source: Iterator[Iterator[Chain]], sub: Problem, few: NDArray[np.int64]) -> Iterator[Iterator[Chain]]:
-        """The stages, without rules whose error is of another size altogether: a 14-bit sum does not make float32's last bit."""
+    def _pruned(self, candidates: list[tuple[str, Rule]], sub: Problem, few: NDArray[np.int64]) -> Iterator[Iterator[Chain]]:
+        """The stages, without rules whose error is of another size altogether: a 14-bit sum does not make float32's last bit.
+
+        The rounding of a narrow output hides most of that: it is searched on with every rule, or with none.
+        """
         kept: dict[tuple[str, Rule], bool] = {}
 
-        def plausible(c: Chain) -> bool:
-            if (c.pre, c.rule) not in kept:
-                kept[c.pre, c.rule] = self._plausible(c.pre, c.rule, sub, few)
-            return kept[c.pre, c.rule]
+        def plausible(pre: str, rule: Rule) -> bool:
+            if (pre, rule) not in kept:
+                kept[pre, rule] = self._plausible(pre, rule, sub, few)
+            return kept[pre, rule]
 
-        for number, chains in enumerate(source):
-            if number == 0 or self.narrow or self.problem.block:
+        for number, chains in enumerate(self._stages(candidates)):
+            if number == 0 or self.problem.block:
                 yield chains
-                continue
-            yield (c for c in chains if plausible(c))
+            elif self.narrow:
+                if any(plausible(pre, rule) for pre, rule in candidates):
+                    yield chains
+            else:
+                yield (c for c in chains if plausible(c.pre, c.rule))
 
     def _plausible(self, pre: str, rule: Rule, sub: Problem, few: NDArray[np.int64]) -> bool:
         composition = Composition(rule, pre=pre, cast=self._cast(rule), epilogue=epilogues(sub, self.out)[0])
