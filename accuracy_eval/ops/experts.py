@@ -23,7 +23,7 @@ from accuracy_eval.records import Case, OptionValue
 LOADS = ("uniform", "skewed")
 OPTIONS: dict[str, OptionValue] = {"load": "uniform"}
 MOST_WEIGHTED = 16  # experts a token of the exact lane may have: 16 terms of 2·8 are the largest integer that bfloat16 holds exactly
-DIMS = (("t", "e", "k", "n"),)
+DIMS = (("t", "k", "e", "n"),)
 
 
 def _load(case: Case) -> Any:
