@@ -128,6 +128,17 @@ def test_permuted_k_is_not_explained(fmt: str) -> None:
     assert len(e.unexplained) == 16
 
 
+@pytest.mark.parametrize(("m", "k"), [(24, 256), (40, 1000)])
+def test_a_cpu_librarys_float32_product_is_not_taken_for_a_matrix_units(m: int, k: int) -> None:
+    a, b = operands(m, 48, k, "bfloat16")
+    product = decode(a.codes, "bfloat16").astype(np.float32) @ decode(b.codes, "bfloat16").astype(np.float32).T
+    e = explain(Coded(product.view(np.uint32), "float32"), a, b, layout="nt", unit="hopper", tries=1500)
+    assert e.status != "identified" or e.description.startswith("F ")
+    narrow = Coded(encode(product.astype(float), "bfloat16"), "bfloat16")
+    e = explain(narrow, a, b, layout="nt", unit="hopper", tries=1500)
+    assert e.status != "identified" or e.description.startswith("F ")
+
+
 def test_the_exact_product_rounded_once_says_nothing_about_order() -> None:
     a, b = operands(24, 40, 256, "bfloat16")
     exact = decode(a.codes, "bfloat16") @ decode(b.codes, "bfloat16").T

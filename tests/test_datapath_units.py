@@ -208,6 +208,15 @@ def test_a_product_kept_bits_below_the_largest_counts_and_one_below_that_does_no
         assert decode(dot(unit, a, b, format=fmt), "float32")[0] == expected
 
 
+def test_cdna1_adds_four_products_and_the_accumulator_exactly_and_rounds_once_a_block() -> None:
+    large, tiny = 2.0**15, 2.0**-24
+    together = {0: large, 1: large, 3: tiny}, {0: large, 1: -large, 3: tiny}  # 2^30 − 2^30 + 2^-48 in one block
+    carried = {0: large, 5: large, 6: tiny}, {0: large, 5: -large, 6: tiny}  # the accumulator holds 2^30, exactly
+    lost = {0: large, 3: tiny, 5: large}, {0: large, 3: tiny, 5: -large}  # 2^30 + 2^-48 is rounded before −2^30 comes
+    for (a, b), expected in ((together, tiny**2), (carried, tiny**2), (lost, 0.0)):
+        assert decode(dot("MI100", spread(a, 8), spread(b, 8), format="float16"), "float32")[0] == expected
+
+
 def test_a_negative_accumulator_far_below_pulls_a_cdna3_result_down_but_a_positive_one_does_not() -> None:
     one, tiny = np.ones((1, 1)), 2.0**-40
     for fmt in ("float16", "bfloat16", "tfloat32"):
