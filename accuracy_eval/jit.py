@@ -2,17 +2,27 @@
 
 Kernels release the GIL and are compiled once per signature, cached on disk. They are never `parallel=True`: work is cut into
 chunks whose number depends on the data alone and handed to a thread pool, so results do not depend on the thread count.
+
+A cached kernel is used as long as nothing it was compiled from has changed: its own file, the files of the kernels it may call, and the
+numbers its module holds, which compiled code contains.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
 
 from accuracy_eval.threads import map_threads, thread_count
@@ -29,12 +39,67 @@ def kernel(function: F) -> F:
 
     No fast-math: kernels are the yardstick. NUMBA_DISABLE_JIT=1 runs them as plain Python.
     """
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    return _compiled(function)
 
 
 def inline(function: F) -> F:
     """As `kernel`, for small helpers called inside kernels: always inlined by LLVM, so a helper costs no call."""
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function))
+    return _compiled(function, forceinline=True)
+
+
+def _compiled(function: F, *, forceinline: bool = False) -> F:
+    made: Any = numba.njit(nogil=True, error_model="numpy", forceinline=forceinline)(function)
+    if not _UNCOMPILED:
+        made._cache = _Cache(function)  # as Dispatcher.enable_caching does
+    return cast(F, made)
+
+
+class _Cache(FunctionCache):
+    """numba's cache of a function on disk, which watches the function's own file, made to watch all that it is compiled from."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        stamp = self._impl.locator.get_source_stamp(), *_compiled_from(function.__module__)
+        self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, stamp)  # type: ignore[no-untyped-call]
+
+
+def _compiled_from(module: str) -> tuple[str, ...]:
+    """What kernels of a module are compiled from beside its own file, as text: digests of the files of kernels that it imports and of
+    this file, and the numbers that it and those hold."""
+    modules = list(_imported(module, {module}))
+    files = [f"{name} {_digest(str(vars(sys.modules[name])['__file__']))}" for name in modules[1:]]
+    numbers = [
+        f"{name}.{key} {value!r}"
+        for name in modules
+        for key, value in vars(sys.modules[name]).items()
+        if all(isinstance(v, int | float) for v in (value if isinstance(value, tuple) else (value,)))
+    ]
+    return (_digest(__file__), *sorted(files), *sorted(numbers))
+
+
+def _imported(module: str, seen: set[str]) -> Iterator[str]:
+    """The module and, through each other, those whose kernels it has imported, by name or as a module."""
+    yield module
+    for value in list(vars(sys.modules[module]).values()):
+        if isinstance(value, Dispatcher):
+            name = value.py_func.__module__
+        elif isinstance(value, ModuleType) and _has_kernels(value):
+            name = value.__name__
+        else:
+            continue
+        if name not in seen:
+            seen.add(name)
+            yield from _imported(name, seen)
+
+
+@cache
+def _has_kernels(module: ModuleType) -> bool:
+    return any(isinstance(value, Dispatcher) for value in vars(module).values())
+
+
+@cache
+def _digest(file: str) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
 
 
 def _intrinsic(generator: Callable[..., Any], python: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -72,3 +75,49 @@ def test_a_map_inside_a_map_starts_no_threads_of_its_own() -> None:
         return {threading.get_ident(), *map_threads(lambda _: threading.get_ident(), range(8), threads=4)}
 
     assert all(len(found) == 1 for found in map_threads(inner, range(4), threads=2))
+
+
+HELPER = """
+from accuracy_eval.jit import inline
+{constant}
+@inline
+def helped(x):
+    return {body}
+"""
+KERNEL = """
+import sys
+from accuracy_eval.jit import kernel
+{imported}
+@kernel
+def answer(x):
+    return {call}
+
+print(answer(1.0), sum(answer.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("imported", "call"),
+    [
+        ("from helper import helped", "helped(x)"),
+        ("import helper", "helper.helped(x)"),
+        ("from between import passed_on", "passed_on(x)"),
+        ("from helper import FACTOR", "FACTOR * x"),
+    ],
+    ids=["by name", "by module", "through another", "a number"],
+)
+def test_a_cached_kernel_is_compiled_again_when_a_file_it_takes_from_changes(tmp_path, imported, call):
+    def run(constant: str, body: str) -> list[str]:
+        (tmp_path / "helper.py").write_text(HELPER.format(constant=constant, body=body))
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+        done = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    (tmp_path / "between.py").write_text(
+        "from accuracy_eval.jit import inline\nfrom helper import helped\n\n@inline\ndef passed_on(x):\n    return helped(x)\n"
+    )
+    (tmp_path / "main.py").write_text(KERNEL.format(imported=imported, call=call))
+    assert run("FACTOR = 2.0", "2.0 * x") == ["2.0", "0"]
+    assert run("FACTOR = 2.0", "2.0 * x") == ["2.0", "1"]
+    assert run("FACTOR = 3.0", "3.0 * x") == ["3.0", "0"]
+    assert run("FACTOR = 3.0", "3.0 * x") == ["3.0", "1"]
