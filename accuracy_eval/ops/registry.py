@@ -17,13 +17,14 @@ from accuracy_eval.ops.norms import NORMS
 from accuracy_eval.ops.quantize import QUANTIZE
 from accuracy_eval.ops.reduce import REDUCE
 from accuracy_eval.ops.rope import ROPE
+from accuracy_eval.ops.router import TOPK
 from accuracy_eval.ops.spec import OpSpec
 from accuracy_eval.ops.special import SPECIAL
 
 OPS: dict[str, OpSpec] = {
     op.name: op
     for op in (
-        GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, *NORMS, CROSS_ENTROPY, ROPE, ATTENTION, EMBEDDING, *EXPERTS,
+        GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, *NORMS, CROSS_ENTROPY, ROPE, ATTENTION, EMBEDDING, *EXPERTS, TOPK,
         CAST, QUANTIZE, *COLLECTIVE_OPS,
     )
 }  # fmt: skip
