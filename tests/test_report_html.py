@@ -14,9 +14,11 @@ from support_results import (
     H200,
     MI300X,
     budget_gate,
+    fail_result,
     gemm_case,
     gemm_results,
     hostile_results,
+    id_of,
     many_results,
     pass_result,
     passing_results,
@@ -24,7 +26,7 @@ from support_results import (
     special_result,
 )
 
-from accuracy_eval.records import Results, Verdict
+from accuracy_eval.records import NotCompared, Results, Verdict
 from accuracy_eval.report import html, write_reports
 
 FAILING = "gemm.m512.n128.k256.nt.bfloat16.normal.s42"
@@ -81,6 +83,30 @@ def test_page_says_verdict_sentence_and_findings_first(opened: Opened) -> None:
     assert "h200 is off: error 6.9 × budget at [12, 301] (contract fp32acc, B 3.1e-4; gate budget)" in finding
     assert "k-tail-missing: The last 8 of 256 products are missing in every row." in finding
     assert f"accuracy-eval compare h200.h5 cpu.h5 --case {FAILING}" in finding
+
+
+def test_findings_that_say_the_same_are_one_and_a_limit_has_its_source_once(opened: Opened) -> None:
+    gone = [replace(gemm_case("float32"), seed=seed) for seed in range(30)]
+    skipped = tuple(NotCompared(id_of(c), "gemm", "default", "cpu", Verdict.MISSING, "not in cpu.h5", c) for c in gone)
+    failed = tuple(fail_result(gemm_case("bfloat16", letters)) for letters in ("nn", "nt"))
+    bad = replace(failed[1].sides[0], worst=())  # another text: no longer alike
+    page = opened(results_of((failed[0], replace(failed[1], sides=(bad, failed[1].sides[1]))), skipped))
+    assert page.locator("h2").first.inner_text() == "Findings (32)"
+    assert page.locator("article").count() == 3
+    assert [page.locator("article").nth(i).get_by_text("running-error bound").count() for i in range(2)] == [1, 0]
+    alike = page.locator("article").nth(2)
+    expect(alike.locator("summary")).to_have_text("and 29 more of which the same is said")
+    alike.locator("summary").click()
+    assert alike.locator("li").count() == 21
+    expect(alike.locator("li").last).to_have_text("9 more in the table below")
+    alike.locator("li a").first.click()
+    expect(page.locator("tr.detail pre")).to_contain_text(f"MISSING {id_of(gone[1])} (cpu): not in cpu.h5")
+
+
+def test_a_case_not_compared_names_its_dump_as_the_one_that_is_off(opened: Opened) -> None:
+    page = opened(gemm_results())
+    cells = page.locator("tr[data-verdict=MISSING] td").all_inner_texts()
+    assert cells[2:4] == ["", "cpu"]  # tensor, who is off
 
 
 def test_rows_start_with_the_worst_verdict(opened: Opened) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import openpyxl
 import pytest
-from support_results import budget_gate, fail_result, gemm_case, gemm_results, pass_result, results_of, special_result
+from support_results import SKETCH, bad_side, budget_gate, fail_result, gemm_case, gemm_results, pass_result, results_of, special_result
 from test_report_libreoffice import convert
 
 from accuracy_eval.records import Sketch
@@ -75,9 +75,51 @@ def test_the_picture_of_a_map_has_a_square_a_cell_and_a_frame() -> None:
 
 def test_histograms_hold_the_counts_of_every_side_and_pair(folder: Path) -> None:
     rows = list(openpyxl.load_workbook(folder / BOOK)["Histograms"].iter_rows(min_row=2, values_only=True))
-    assert rows[0] == ("verdict", "what", "0", "0.25", "0.5", "1", "64")
-    assert rows[1] == ("FAIL", "gemm bfloat16 nt normal s42, d: h200 against reference", 90, 41000, 24000, 232, 214)
-    assert rows[3] == ("FAIL", "gemm bfloat16 nt normal s42, d: h200 against cpu", 65322, None, None, None, 214)
+    assert rows[0] == ("verdict", "what", "0", "0.25", "0.5", "1", "2", "4", "8", "16", "32", "64")
+    none = (None,) * 5
+    assert rows[1] == ("FAIL", "gemm bfloat16 nt normal s42, d: h200 against reference", 90, 41000, 24000, 232, *none, 214)
+    assert rows[3] == ("FAIL", "gemm bfloat16 nt normal s42, d: h200 against cpu", 65322, None, None, None, *none, 214)
+
+
+def test_edges_far_from_one_are_powers_and_a_chart_spans_the_bins_of_its_own_tensor(tmp_path: Path) -> None:
+    base = fail_result(gemm_case())
+    wide, narrow = (Sketch(bins) for bins in (((0.0, 1), (2.0**-13, 5), (2.0**20, 1), (math.inf, 2)), ((1.0, 9), (4.0, 1))))
+    sides = (replace(base.sides[0], sketch=wide), replace(bad_side("cpu"), sketch=narrow))
+    write_reports(results_of((replace(base, sides=sides, pairs=()),)), tmp_path, ("xlsx",))
+    book = openpyxl.load_workbook(tmp_path / BOOK)
+    heads = [c.value for c in book["Histograms"][2]][2:]
+    assert heads[:4] == ["0", "2^-13", "2^-12", "2^-11"]
+    assert heads[-2:] == ["2^20", "Inf"]
+    one = 3 + heads.index("1")
+    left, right = (openpyxl.utils.get_column_letter(c) for c in (one, one + 2))
+    assert book["Pictures"]._charts[1].series[0].val.numRef.f == f"'Histograms'!${left}$4:${right}$4"
+
+
+def test_no_printed_page_cuts_a_block_of_pictures(tmp_path: Path) -> None:
+    tall = Sketch(((0.0, 1), (8.0, 5)), tuple((1e-3,) * 32 for _ in range(32)), (16, 4))
+    tensors = []
+    for seed in range(5):
+        t = fail_result(replace(gemm_case(), seed=seed))
+        tensors.append(replace(t, sides=(replace(t.sides[0], sketch=tall),), pairs=()))
+    write_reports(results_of(tuple(tensors)), tmp_path, ("xlsx",))
+    sheet = openpyxl.load_workbook(tmp_path / BOOK)["Pictures"]
+    titles = [r for r in range(1, sheet.max_row + 1) if sheet.cell(r, 1).value == "FAIL"]
+    breaks = [b.id for b in sheet.row_breaks.brk]
+    assert breaks == [titles[2] - 2, titles[4] - 2]  # above the gap over a title, two blocks a page
+    text = subprocess.run(["pdftotext", "-layout", str(convert(tmp_path / BOOK, "pdf", tmp_path)), "-"], capture_output=True, text=True)
+    pages = [p for p in text.stdout.split("\f") if "error map," in p]
+    assert [p.count("error map,") for p in pages] == [2, 2, 1]
+    assert all(p.count("|error| in ulp, up to") == p.count("error map,") for p in pages)
+
+
+def test_an_error_far_beyond_its_limit_is_drawn_on_an_axis_of_powers(tmp_path: Path) -> None:
+    base = special_result()
+    bins = base.sides[0].sketch.by_input
+    far = replace(base.sides[0].sketch, by_input=(*bins[:-1], replace(bins[-1], ulp=1e6)))
+    write_reports(results_of((replace(base, sides=(replace(base.sides[0], sketch=far), base.sides[1])),)), tmp_path, ("xlsx",))
+    charts = openpyxl.load_workbook(tmp_path / "special-n4096.xlsx")["Pictures"]._charts
+    (chart,) = (c for c in charts if "By input" in c.series[0].val.numRef.f)
+    assert chart.y_axis.scaling.logBase == 10
 
 
 def test_pictures_show_findings_with_map_grid_image_and_chart(folder: Path) -> None:
@@ -86,8 +128,8 @@ def test_pictures_show_findings_with_map_grid_image_and_chart(folder: Path) -> N
     grid = [[sheet.cell(r, c).value for c in range(2, 10)] for r in range(5, 21)]
     assert grid[3] == [0.4] * 8
     assert grid[5][6] == "Inf"
-    scales = [(str(area.sqref), rule.type) for area in sheet.conditional_formatting for rule in area.rules]
-    assert ("B5:I20", "colorScale") in scales
+    colours = [[sheet.cell(r, c).fill.fgColor.rgb for c in range(2, 10)] for r in range(5, 21)]
+    assert [[c.removeprefix("FF") for c in row] for row in colours] == shades(SKETCH.error_map)  # those of the picture
     assert len(sheet._charts) == 3  # bfloat16, fp8, the warning
     images = embedded(folder / BOOK)
     assert len(images) == 3
@@ -97,8 +139,8 @@ def test_pictures_show_findings_with_map_grid_image_and_chart(folder: Path) -> N
 def test_charts_take_their_numbers_from_the_sheets_that_hold_them(folder: Path) -> None:
     sheet = openpyxl.load_workbook(folder / BOOK)["Pictures"]
     series = sheet._charts[0].series[0]
-    assert series.val.numRef.f == "'Histograms'!$C$3:$G$3"
-    assert series.cat.numRef.f == "'Histograms'!$C$2:$G$2"
+    assert series.val.numRef.f == "'Histograms'!$C$3:$L$3"
+    assert series.cat.numRef.f == "'Histograms'!$C$2:$L$2"
     special = openpyxl.load_workbook(folder / "special-n4096.xlsx")
     by_input = list(special["By input"].iter_rows(min_row=3, values_only=True))
     assert [row[1:] for row in by_input][-1] == (32, 64, 2.5, 0.6)

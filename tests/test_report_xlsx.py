@@ -26,7 +26,7 @@ from support_results import (
     results_of,
 )
 
-from accuracy_eval.records import Case, Results, Verdict, WorstElement
+from accuracy_eval.records import Attribution, Case, Diagnosis, NotCompared, Results, Verdict, WorstElement
 from accuracy_eval.report import write_reports
 from accuracy_eval.report.workbook import MAX_LINKS, Book, Cell, Style, TableColumn
 
@@ -76,12 +76,41 @@ def test_overview_says_verdict_who_how_much_which_limit_why_and_what_next(folder
         "h200 is off in 3 of 9 comparisons of h200 and cpu; for example: h200 is off by 6.9 × its budget; cpu keeps contract fp32acc.",
         "3 FAIL, 1 INPUTS_DIFFER, 1 MISSING, 1 WARN, 5 PASS, 1 UNSUPPORTED",
         "accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42",
-        "error 6.9 × budget at [12, 301] (contract fp32acc, B 3.1e-4; gate budget)\nlimit from: running-error bound under",
+        "error 6.9 × budget at [12, 301] (contract fp32acc, B 3.1e-4; gate budget)",
+        "Limits from\ngate budget: running-error bound under the call's contract (docs/budgets.md)",
         "k-tail-missing: The last 8 of 256 products are missing in every row.",
         "NVIDIA H200 (sm_90)",
         "torch 2.13.0+cu130, CUDA 13.0, driver 580.95.05",
     ):
         assert part in text
+
+
+def test_overview_says_the_same_of_several_cases_once_and_names_them_in_words(tmp_path: Path) -> None:
+    gone = [replace(gemm_case("float32", letters), seed=0) for letters in ("nn", "nt", "tn", "tt")]
+    skipped = [NotCompared(id_of(c), "gemm", "default", "cpu", Verdict.MISSING, "not in cpu.h5", c) for c in gone]
+    write_reports(results_of((fail_result(gemm_case()),), tuple(skipped)), tmp_path, ("xlsx",))
+    found = texts(tmp_path / "summary.xlsx", "Overview")
+    assert "gemm m512.n128.k256 bfloat16 nt normal s42, d" in found
+    assert "gemm m512.n128.k256 float32 nn normal s0\nand 3 more" in found
+    assert found.count("not in cpu.h5") == 1
+
+
+@pytest.mark.parametrize(("words", "orientation"), [(5, "landscape"), (60, "portrait")])
+def test_the_overview_is_printed_the_way_that_shows_it_larger(words: int, orientation: str, tmp_path: Path) -> None:
+    base = fail_result(gemm_case())
+    causes = [Diagnosis("gain", f"{i} {'word ' * words}", {}) for i in range(8)]
+    tensors = [replace(base, sides=(replace(base.sides[0], diagnoses=(c,)), base.sides[1])) for c in causes]
+    write_reports(results_of(tuple(tensors)), tmp_path, ("xlsx",))
+    page = openpyxl.load_workbook(tmp_path / "summary.xlsx")["Overview"].page_setup
+    assert (page.orientation, page.fitToWidth, page.fitToHeight) == (orientation, 1, 1)
+
+
+def test_a_dump_off_its_contract_is_named_in_matrix_and_overview(tmp_path: Path) -> None:
+    base = fail_result(gemm_case())
+    pair = replace(base.pairs[0], attribution=Attribution.OFF_CONTRACT, sentence="h200 keeps tf32 instead of fp32acc")
+    write_reports(results_of((replace(base, pairs=(pair,)),)), tmp_path, ("xlsx",))
+    assert texts(tmp_path / "summary.xlsx", "Overview").count("h200 keeps tf32 instead of fp32acc") == 2
+    assert "FAIL: h200 keeps tf32 instead of fp32acc\n(1 off its contract)" in texts(tmp_path / "summary.xlsx", "Matrix")
 
 
 def test_overview_of_a_passing_workbook_states_its_resolution(folder: Path) -> None:
@@ -198,7 +227,8 @@ def test_platforms_stand_side_by_side_and_differences_are_marked(folder: Path) -
     path = folder / "gemm-m512.n128.k256.xlsx"
     rows = {r["property"]: r for r in table(path, "Platforms")}
     assert (rows["device_name"]["differs"], rows["device_name"]["h200"]) == ("differs", "NVIDIA H200")
-    assert (rows["torch_rocm"]["differs"], rows["torch_rocm"]["cpu"]) == ("same", "unknown")
+    assert (rows["driver_version"]["differs"], rows["driver_version"]["cpu"]) == ("differs", "unknown")
+    assert "torch_rocm" not in rows  # no dump knows it
     assert (rows["flags.allow_tf32"]["differs"], rows["flags.fp16_reduced_precision"]["differs"]) == ("same", "differs")
     sheet = openpyxl.load_workbook(path)["Platforms"]
     fills = {r[1].value: r[2].fill.fill_type for r in sheet.iter_rows(min_row=3)}
@@ -348,7 +378,7 @@ def test_columns_are_as_wide_as_their_content(folder: Path) -> None:
     sheet = openpyxl.load_workbook(folder / "gemm-m512.n128.k256.xlsx")["Verdict"]
     for column in sheet.iter_cols(min_row=3, max_col=12):
         longest = max(len(str(c.value)) for c in column if c.value is not None)
-        assert longest <= sheet.column_dimensions[column[0].column_letter].width <= 60
+        assert longest <= sheet.column_dimensions[column[0].column_letter].width <= 76
 
 
 def test_verdicts_are_words_with_a_colour_of_their_own(folder: Path) -> None:

@@ -10,6 +10,7 @@ from accuracy_eval.records import Results, Side, Verdict
 from accuracy_eval.report.findings import (
     ORDER,
     Finding,
+    alike,
     attribution_sentence,
     by_format,
     count_verdicts,
@@ -47,7 +48,7 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
     found = findings(results)
     if found:
         lines += ["", f"Findings ({len(found)})"]
-        groups = [[f] for f in found] if verbose else _alike(found)
+        groups = [[f] for f in found] if verbose else alike(found)
         shown = groups if verbose else groups[:limit]
         for group in shown:
             lines += _finding_lines(group, width, color, verbose)
@@ -65,14 +66,6 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
     if len(results.dumps) > 2:
         lines += ["", "Pairs", *_pair_lines(results, width, color)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def _alike(found: list[Finding]) -> list[list[Finding]]:
-    """Findings that say the same of several cases together, in the order of the first of each."""
-    groups: dict[tuple[str, ...], list[Finding]] = {}
-    for f in found:
-        groups.setdefault((f.verdict, f.who, f.what, f.cause), []).append(f)
-    return list(groups.values())
 
 
 def _finding_lines(group: list[Finding], width: int, color: bool, verbose: bool) -> list[str]:

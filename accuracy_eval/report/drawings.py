@@ -22,6 +22,7 @@ NOTHING, INFINITE, FRAME = "F3F4F6", "111111", "BFBFBF"
 COLOURS = ("1F6FB4", "D9720B", "2E8B57", "8E44AD", "946B2D", "C2408A")
 LIMIT = "C02626"
 C = TypeVar("C", BarChart, ScatterChart)
+MAP_PIXELS = 264  # of the longer side of a map's picture
 _CELL = 12  # pixels of a cell of the map
 
 
@@ -63,7 +64,7 @@ def map_png(cells: Sequence[Sequence[float]]) -> bytes:
 class MapPicture(Image):
     """A PNG of ours as openpyxl places pictures: without reading it again with an imaging library."""
 
-    def __init__(self, cells: Sequence[Sequence[float]], *, most: int = 264) -> None:
+    def __init__(self, cells: Sequence[Sequence[float]], *, most: int = MAP_PIXELS) -> None:
         self._png = map_png(cells)
         tall, wide = len(cells), len(cells[0])
         scale = min(2 * _CELL, most / max(tall, wide))
@@ -101,9 +102,12 @@ def histogram_chart(title: str, edges: Cells, counts: Cells) -> BarChart:
     return finished
 
 
-def input_chart(title: str, inputs: Cells, errors: Cells, limits: Cells) -> BarChart:
+def input_chart(title: str, inputs: Cells, errors: Cells, limits: Cells, *, logarithmic: bool) -> BarChart:
     """Largest error by input, with the limit as a line."""
-    return _bars_and_limit(title, "input, from", "ulp", inputs, _series(errors, "largest error"), limits)
+    chart = _bars_and_limit(title, "input, from", "ulp", inputs, _series(errors, "largest error"), limits)
+    if logarithmic:
+        chart.y_axis.scaling.logBase, chart.y_axis.number_format = 10, "0E+0"
+    return chart
 
 
 def gate_chart(title: str, ranks: Cells, values: Cells, limits: Cells) -> BarChart:

@@ -63,6 +63,14 @@ def findings(results: Results) -> list[Finding]:
     return sorted(found, key=lambda f: -f.verdict.severity)
 
 
+def alike(found: Iterable[Finding]) -> list[list[Finding]]:
+    """Findings that say the same of several cases together, in the order of the first of each."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for f in found:
+        groups.setdefault((f.verdict, f.who, f.what, f.cause), []).append(f)
+    return list(groups.values())
+
+
 def _of_tensor(results: Results, result: TensorResult) -> Finding:
     rows = list(tensor_rows(result))
     sides = [r for r in rows if isinstance(r.subject, Side)]
@@ -217,6 +225,11 @@ class PairSummary:
     who: str
     attributions: Counter[str]
     example: Pair
+
+    @property
+    def named(self) -> str:
+        """Who is off, by name: of an output off its contract the sentence says whose."""
+        return messages.visible(self.example.sentence) if self.example.attribution is Attribution.OFF_CONTRACT else self.who
 
     @property
     def answers(self) -> str:

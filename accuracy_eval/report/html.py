@@ -29,7 +29,8 @@ from accuracy_eval.report.rows import Row, metric_names, reproduce_element, shap
 from accuracy_eval.report.xlsx import SUMMARY, volumes
 
 NAME = "report.html"
-MAX_FINDINGS = 40  # written out at the top; all are in the table
+MAX_FINDINGS = 40  # written out at the top, those that say the same as one; all are in the table
+MAX_ALIKE = 20  # further cases named of which a finding says the same
 MAX_LINES = 10_000  # of the table, the worst first: beyond, a browser takes too long; the page says how many are left out
 QUIET_WORST = 3  # elements shown of what passed
 
@@ -56,7 +57,7 @@ class Line:
 
     @property
     def tensor(self) -> str:
-        return messages.visible(self.item.tensor) if isinstance(self.item, TensorResult) else messages.visible(self.item.label)
+        return messages.visible(self.item.tensor) if isinstance(self.item, TensorResult) else ""
 
     @property
     def facts(self) -> dict[str, str]:
@@ -78,6 +79,7 @@ def write(results: Results, folder: Path) -> list[Path]:
     files = {id(item): p.file for p in parts for item in (*p.tensors, *p.skipped)}
     lines = list(itertools.islice(_lines(results, files), MAX_LINES))
     found = first.findings(results)
+    groups = first.alike(found)
     labels = [d.label for d in results.dumps]
     places = {id(line.item): i for i, line in enumerate(lines)}
     template = environment().get_template("report.html.j2")
@@ -86,7 +88,11 @@ def write(results: Results, folder: Path) -> list[Path]:
         title=" vs ".join(map(messages.visible, labels)),
         sentence=first.attribution_sentence(results.tensors),
         counts=[(v, n) for v in first.ORDER if (n := first.total(results)[v])],
-        found=[(f, places.get(id(f.row.result or f.row.subject))) for f in found[:MAX_FINDINGS]],
+        found=[
+            (group[0], [(f, places.get(id(f.row.result or f.row.subject))) for f in group[: 1 + MAX_ALIKE]], len(group) - 1 - MAX_ALIKE)
+            for group in groups[:MAX_FINDINGS]
+        ],
+        found_left=sum(map(len, groups[MAX_FINDINGS:])),
         found_count=len(found),
         lines=lines,
         left_out=len(results.tensors) + len(results.not_compared) - len(lines),
@@ -128,7 +134,7 @@ def _lines(results: Results, files: Mapping[int, str]) -> Iterator[Line]:
     for item in sorted(items, key=lambda i: -i.verdict.severity):
         file = files.get(id(item), "")
         if isinstance(item, NotCompared):
-            yield Line(item, (Row(item),), "", messages.visible(item.reason), None, "", file)
+            yield Line(item, (Row(item),), messages.visible(item.label), messages.visible(item.reason), None, "", file)
             continue
         rows = tuple(tensor_rows(item))
         told = [row for row in rows if row.verdict is item.verdict]  # what is right beside a failure says nothing about it
@@ -266,6 +272,8 @@ def _matrix(results: Results) -> list[tuple[str, list[tuple[Verdict | None, str]
             text = (
                 ", ".join(f"{n} {who}" for who, n in sorted(s.attributions.items(), key=lambda x: (-x[1], x[0]))) if s else "not compared"
             )
+            if s and s.named != s.who:
+                text = f"{s.named} ({text})"
             cells.append((None, "—") if a == b else (s.verdict if s else None, text))
         rows.append((a, cells))
     return rows

@@ -8,14 +8,15 @@ from accuracy_eval import messages
 from accuracy_eval.records import DumpInfo, Results
 from accuracy_eval.report import findings as first
 from accuracy_eval.report.findings import Finding
-from accuracy_eval.report.rows import case_words
+from accuracy_eval.report.rows import case_words, shape_text
 from accuracy_eval.report.sheets import SHEETS, Volume, summary_tables, verdict_cell
-from accuracy_eval.report.workbook import HEADER, PLAIN, WRAP, Book, Cell, Page, Style
+from accuracy_eval.report.workbook import HEADER, INSET, INSET_HEADER, PLAIN, WRAP, Book, Cell, Page, Style
 
 MAX_FINDINGS = 8  # more do not fit on a page one can read
 MAX_LISTED = 14  # workbooks named on the summary's overview
 MAX_DUMPS = 8
 MAX_PAIRS = 10
+MAX_NOTES = 5
 WIDTHS = (16, 44, 19, 46, 38)  # A4 landscape
 
 
@@ -27,7 +28,7 @@ def overview(book: Book, results: Results, part: Volume, names: Sequence[str]) -
     _findings(page, found, short=True)
     _dumps(page, results, part)
     page.gap()
-    page.line(Cell("Sheets", HEADER), *[Cell(None, HEADER)] * 4)
+    _heads(page, "Sheets")
     for name in names:
         page.text(Cell(name, PLAIN, f"#{name}"), Cell(SHEETS[name]))
     page.text(
@@ -43,26 +44,20 @@ def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequenc
     _dumps(page, results, whole)
     if 1 < len(results.dumps) <= MAX_DUMPS:
         page.gap()
-        page.line(
-            Cell("Pairs", HEADER),
-            Cell("actual against expected", HEADER),
-            Cell("who is off", HEADER),
-            Cell("all", HEADER),
-            Cell("example", HEADER),
-        )
+        _heads(page, "Pairs", "actual against expected", "who is off", "all", "example")
         for s in list(first.pair_summaries(results.tensors).values())[:MAX_PAIRS]:
             counts = ", ".join(f"{n} {who}" for who, n in s.attributions.most_common(4))
             names = f"{s.a} against {s.b}"
-            page.line(verdict_cell(s.verdict), *(Cell(_cut(t, 150), WRAP) for t in (names, s.who, counts, s.example.sentence)))
+            page.line(verdict_cell(s.verdict), *(Cell(_cut(t, 150), INSET) for t in (names, s.named, counts, s.example.sentence)))
     page.gap()
-    page.line(Cell("Workbooks", HEADER), Cell("file", HEADER), *[Cell(None, HEADER)] * 3)
+    _heads(page, "Workbooks", "file")
     ordered = sorted(parts, key=lambda p: -p.verdict.severity)
     for p in ordered[:MAX_LISTED]:
-        page.line(verdict_cell(p.verdict), Cell(p.file, WRAP, p.file), Cell(""), Cell(first.counts_sentence(p.counts), WRAP))
+        page.line(verdict_cell(p.verdict), Cell(p.file, INSET, p.file), Cell(""), Cell(first.counts_sentence(p.counts), INSET))
     if len(ordered) > MAX_LISTED:
         page.text("", Cell(f"{len(ordered) - MAX_LISTED} more: sheet Workbooks", PLAIN, "#Workbooks"))
     page.gap()
-    page.line(Cell("Sheets", HEADER), *[Cell(None, HEADER)] * 4)
+    _heads(page, "Sheets")
     for name, text in (
         ("Findings", "everything a person has to look at, the worst first, with the command that repeats it"),
         ("Workbooks", "all files of this report"),
@@ -86,9 +81,16 @@ def _head(page: Page, results: Results, part: Volume) -> None:
         page.text("Resolution", Cell(_resolution(part), WRAP))
     gates = f"profile {results.profile}; every limit with its source on sheet Gates"
     page.text("Limits", Cell(gates, PLAIN, "#Gates"))
-    for note in results.notes[:3]:
+    for note in results.notes[:MAX_NOTES]:
         page.text("Note", Cell(_cut(note, 300), WRAP))
     page.gap()
+
+
+def _heads(page: Page, *titles: str) -> None:
+    """A line of titles across the page."""
+    lead, *others = titles
+    blank = [Cell(None, HEADER)] * (len(WIDTHS) - len(titles))
+    page.line(Cell(lead, HEADER), *(Cell(t, INSET_HEADER) for t in others), *blank)
 
 
 def _resolution(part: Volume) -> str:
@@ -102,46 +104,51 @@ def _resolution(part: Volume) -> str:
 
 
 def _findings(page: Page, found: Sequence[Finding], *, short: bool) -> None:
-    titles = ("Findings", "case and tensor", "who is off", "how much, against which limit, from where", "cause")
-    page.line(*(Cell(t, HEADER) for t in titles))
+    """The worst, those that say the same together, each limit's source once."""
+    _heads(page, "Findings", "case and tensor", "who is off", "how much, against which limit", "cause")
     seeds = len({f.row.case.seed for f in found if f.row.case}) > 1
-    for f in found[:MAX_FINDINGS]:
-        title = short_title(f, seed=seeds) if short else f.title
-        what = _cut(f.what, 300) + (f"\nlimit from: {_cut(f.source, 200)}" if f.source else "")
+    groups = first.alike(found)
+    for f, *others in groups[:MAX_FINDINGS]:
+        more = f"\nand {len(others)} more" if others else ""
         page.line(
             verdict_cell(f.verdict),
-            Cell(_cut(title, 120), WRAP),
-            Cell(_cut(f.who, 80), WRAP),
-            Cell(what, WRAP),
-            Cell(_cut(f.cause, 300), WRAP),
+            Cell(_cut(case_title(f, whole=not short, seed=seeds), 140) + more, INSET),
+            Cell(_cut(f.who, 80), INSET),
+            Cell(_cut(f.what, 300), INSET),
+            Cell(_clauses(f.cause, 300), INSET),
         )
     if not found:
         page.text("", Cell("none: every tensor kept its limits"))
-    if len(found) > MAX_FINDINGS:
+    left = sum(map(len, groups[MAX_FINDINGS:]))
+    if left:
         where = "Verdict" if short else "Findings"
-        page.text("", Cell(f"{len(found) - MAX_FINDINGS} more: sheet {where}", PLAIN, f"#{where}"))
+        page.text("", Cell(f"{left} more: sheet {where}", PLAIN, f"#{where}"))
+    sources = {f.row.gate.gate: f.source for f, *_ in groups[:MAX_FINDINGS] if f.row.gate is not None and f.source}
+    for i, (gate, source) in enumerate(sources.items()):
+        page.text("" if i else "Limits from", Cell(_cut(f"gate {gate}: {source}", 300), WRAP))
 
 
-def short_title(f: Finding, *, seed: bool = False) -> str:
-    """A finding's case within its workbook: without op and shape; `seed`: findings differ in it."""
+def case_title(f: Finding, *, whole: bool, seed: bool = False) -> str:
+    """A finding's case in words; `whole`: with op and shape, which all findings of a workbook share; `seed`: findings differ in it."""
     case = f.row.case
-    head = " ".join(case_words(case, seed=seed)) if case else f.case_id
+    lead = [case.op, shape_text(case)] if case and whole else []
+    head = " ".join([*lead, *case_words(case, seed=seed)]) if case else f.case_id
     candidate = "" if f.candidate in ("", "default") else f" ({f.candidate})"
     return messages.visible(f"{head}{', ' + f.tensor if f.tensor else ''}{candidate}")
 
 
 def _dumps(page: Page, results: Results, part: Volume) -> None:
     page.gap()
-    page.line(*(Cell(t, HEADER) for t in ("Dumps", "device", "file", "software", "against the reference")))
+    _heads(page, "Dumps", "device", "file", "software", "against the reference")
     sides = first.dump_summaries(part.tensors)
     for dump in results.dumps[:MAX_DUMPS]:
         counts = sides.get(dump.label)
         page.line(
             Cell(_cut(dump.label, 60), Style(bold=True, wrap=True)),
-            Cell(_cut(device_name(dump), 100), WRAP),
-            Cell(_cut(dump.file, 100), WRAP),
-            Cell(_cut(software(dump), 150), WRAP),
-            Cell(first.counts_sentence(counts) if counts else "not judged", WRAP),
+            Cell(_cut(device_name(dump), 100), INSET),
+            Cell(_cut(dump.file, 100), INSET),
+            Cell(_cut(software(dump), 150), INSET),
+            Cell(first.counts_sentence(counts) if counts else "not judged", INSET),
         )
     if len(results.dumps) > MAX_DUMPS:
         page.text("", Cell(f"{len(results.dumps) - MAX_DUMPS} more: sheet Platforms", PLAIN, "#Platforms"))
@@ -171,3 +178,11 @@ def software(dump: DumpInfo) -> str:
 def _cut(text: str, size: int = 600) -> str:
     text = messages.visible(text)
     return text if len(text) <= size else f"{text[:size]}…"
+
+
+def _clauses(text: str, size: int) -> str:
+    """As many whole clauses as fit."""
+    text = messages.visible(text)
+    if len(text) <= size or "; " not in text[:size]:
+        return _cut(text, size)
+    return f"{text[:size].rpartition('; ')[0]}; …"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,9 +17,10 @@ MAX_DRAWN = 16  # tensors of a workbook that get pictures: findings first
 MAX_GATED = 60  # cases of a chart of values against their gate
 MAX_DUMPS = 6  # series of a chart
 NARROW = 2.6  # characters of the columns of sheet Pictures: cells of a map are about square
-PIXELS = 23  # across such a column
+PIXELS, FIRST_PIXELS = 23, 103  # across such a column, and across the one before them
 CHART = 24  # such columns across a chart
-BLOCK = 24  # rows of a block of pictures: a chart of 7.5 cm is as high, a map has up to 32
+BLOCK = 22  # rows of a block of pictures: a chart of 7.5 cm is as high, a map has up to 32
+FAR = 20  # times its limit: an error beyond leaves no room for the limit on an axis of equal steps
 _COUNT = Style("#,##0")
 _SHARE = Style("0.000E+00")
 
@@ -65,7 +68,9 @@ def picture_sheets(book: Book, tensors: Sequence[TensorResult]) -> None:
     drawn = [Drawn(row, sketch, subject_title(row), 3 + i, inputs[i]) for i, (row, sketch) in enumerate(rows)]
     wanted = [d for d in drawn if d.row.verdict is not Verdict.PASS and isinstance(d.row.subject, Side)] or drawn
     pictures.line(Cell("Where errors are and how large: findings first; all histograms are on sheet Histograms.", NOTE))
-    for d in wanted[:MAX_DRAWN]:
+    sizes = [_size(d) for d in wanted[:MAX_DRAWN]]
+    for d, (height, _) in zip(wanted, sizes, strict=False):
+        pictures.break_before(height, max(width for _, width in sizes))
         _block(book, pictures, d, edges)
     if len(wanted) > MAX_DRAWN:
         pictures.line(Cell(f"{len(wanted) - MAX_DRAWN} more are not drawn here: report.html draws any case", NOTE))
@@ -80,9 +85,9 @@ def subject_title(row: Row) -> str:
 
 def _histogram_sheet(book: Book, rows: Sequence[tuple[Row, Sketch]]) -> list[float]:
     """One line per side and pair, one column per bin; returns the upper edges."""
-    edges = sorted({edge for _, s in rows for edge, _ in s.ulp_histogram})
+    edges = _edges({edge for _, s in rows for edge, _ in s.ulp_histogram})
     columns = [TableColumn("verdict", Style(verdict=Verdict.PASS), 12), TableColumn("what", PLAIN, 60)]
-    columns += [TableColumn(messages.number(e), _COUNT, 9) for e in edges]
+    columns += [TableColumn(edge_text(e), _COUNT, 9) for e in edges]
     data = []
     for row, s in rows:
         counts = dict(s.ulp_histogram)
@@ -90,6 +95,19 @@ def _histogram_sheet(book: Book, rows: Sequence[tuple[Row, Sketch]]) -> list[flo
     note = "Elements by |error| in ulp: exactly 0, then up to each edge from half of it (powers of two); the edges are the titles."
     book.table("Histograms", columns, data, note=note, freeze=2)
     return edges
+
+
+def _edges(found: set[float]) -> list[float]:
+    """The edges of bins in order, and the powers of two between them: a gap of an axis is as wide as it is."""
+    powers = [math.frexp(e)[1] - 1 for e in found if 0 < e < math.inf]
+    between = {2.0**p for p in range(min(powers), max(powers))} if powers else set()
+    return sorted(found | between)
+
+
+def edge_text(edge: float) -> str:
+    """The upper edge of a bin, 0 or a power of two: as a number near 1, else as a power."""
+    near = edge == 0 or 0.1 < edge < 2048 or math.isinf(edge)
+    return messages.number(edge) if near else f"2^{round(math.log2(edge))}"
 
 
 def _input_places(rows: Sequence[tuple[Row, Sketch]]) -> Iterator[tuple[int, int] | None]:
@@ -119,43 +137,56 @@ def _block(book: Book, page: Page, d: Drawn, edges: Sequence[float]) -> None:
     page.gap()
     top = page.line(Cell(str(d.row.verdict), Style(verdict=d.row.verdict)), Cell(d.title, Style(bold=True)))
     cells = d.sketch.error_map
-    right = 3
     if cells:
         tall, wide = d.sketch.cell
         largest = max(v for row in cells for v in row)
-        page.line(None, Cell(f"error map, cells of {tall} × {wide}; largest relative error {messages.number(largest, 3)}", NOTE))
-        first = page.count + 1
-        for i, row in enumerate(cells):
-            page.line(Cell(f"row {i * tall}", NOTE), *(Cell(v, HIDDEN if v < float("inf") else INFINITE) for v in row), height=11)
-        page.colour_scale(first, page.count, 2, 1 + len(cells[0]))
-        picture = drawings.MapPicture(cells)
-        right += len(cells[0]) + 1
-        page.picture(picture, top + 2, right)
-        right += -(-picture.width // PIXELS) + 1
-    counts = book.cells("Histograms", d.histogram_row, d.histogram_row, 3, 2 + len(edges))
-    titles = book.cells("Histograms", 2, 2, 3, 2 + len(edges))
+        page.line(None, Cell(f"error map, {tall} × {wide} elements a cell; largest relative error {messages.number(largest, 3)}", NOTE))
+        for i, (row, colours) in enumerate(zip(cells, drawings.shades(cells), strict=True)):
+            page.line(Cell(f"row {i * tall}", NOTE), *map(_shaded, row, colours), height=11)
+        page.picture(drawings.MapPicture(cells), top + 2, 4 + len(cells[0]))
+    right = _chart_column(d)
+    own = [edges.index(edge) for edge, _ in d.sketch.ulp_histogram]
+    bins = 3 + min(own), 3 + max(own)
+    counts = book.cells("Histograms", d.histogram_row, d.histogram_row, *bins)
+    titles = book.cells("Histograms", 2, 2, *bins)
     page.picture(drawings.histogram_chart("errors in ulp", titles, counts), top + 2, right)
     if d.inputs:
         first, last = d.inputs
         errors, limits = (book.cells("By input", first, last, c, c) for c in (4, 5))
-        page.picture(
-            drawings.input_chart("largest error by input", book.cells("By input", first, last, 2, 2), errors, limits),
-            top + 2,
-            right + CHART,
-        )
+        far = any(b.ulp > FAR * b.limit for b in d.sketch.by_input)
+        chart = drawings.input_chart("largest error by input", book.cells("By input", first, last, 2, 2), errors, limits, logarithmic=far)
+        page.picture(chart, top + 2, right + CHART)
     while page.count < top + BLOCK:
         page.line(height=11)
 
 
-HIDDEN = Style(";;;")  # the colour says it; the number is there for who clicks
-INFINITE = Style(";;;", verdict=Verdict.ERROR)
+@functools.cache
+def _shade(colour: str) -> Style:
+    return Style(";;;", fill=colour)
+
+
+def _shaded(value: float, colour: str) -> Cell:
+    """A cell of the map: its colour says it, the number is there for who clicks."""
+    return Cell(value, _shade(colour))
+
+
+def _size(d: Drawn) -> tuple[float, float]:
+    """Height and width in points that a block takes."""
+    columns = _chart_column(d) - 2 + CHART * (2 if d.inputs else 1)
+    return 39 + 11 * max(len(d.sketch.error_map), BLOCK - 1), 0.75 * (FIRST_PIXELS + PIXELS * columns)
+
+
+def _chart_column(d: Drawn) -> int:
+    """The column in which the first chart begins: right of the grid and the picture of the map."""
+    cells = d.sketch.error_map
+    return 3 + (len(cells[0]) + 2 + -(-drawings.MapPicture(cells).width // PIXELS) if cells else 0)
 
 
 # summary.xlsx
 
 # title, unit, number format, column of sheet Error by k
 _K_CHARTS = (
-    ("error as a share of its limit", "of the limit", "0%", 4),
+    ("error as a share of its limit", "times the limit", "0E+0", 4),
     ("relative error", "‖error‖/‖expected‖", "0E+0", 5),
 )
 

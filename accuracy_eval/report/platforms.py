@@ -27,12 +27,14 @@ class Fact:
 
 
 def platform_facts(dumps: Sequence[DumpInfo]) -> list[Fact]:
-    """File, digests and suite of every dump, then its platform's properties, nested ones flattened with dots; numerics have a card."""
+    """File, digests and suite of every dump, then its platform's properties, nested ones flattened with dots; numerics have a card. What no
+    dump knows is left out."""
     facts = [Fact(name.replace("_", " "), tuple(getattr(d, name) for d in dumps)) for name in _IDENTITY]
     flat = [_flat(d.platform) for d in dumps]
     carded = any(d.numerics for d in dumps)
     names = dict.fromkeys(name for table in flat for name in table if not (carded and name.startswith("numerics.")))
-    return facts + [Fact(name, tuple(table.get(name) for table in flat)) for name in names]
+    facts += [Fact(name, tuple(table.get(name) for table in flat)) for name in names]
+    return [f for f in facts if any(v is not None for v in f.values)]
 
 
 def numerics_facts(dumps: Sequence[DumpInfo]) -> tuple[list[Fact], list[Fact]]:

@@ -12,7 +12,7 @@ from accuracy_eval import messages
 from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict
 from accuracy_eval.report.findings import PairSummary, counts_sentence, dump_summaries, findings, pair_summaries
-from accuracy_eval.report.pictures import picture_sheet_names, picture_sheets
+from accuracy_eval.report.pictures import picture_sheet_names, picture_sheets, subject_title
 from accuracy_eval.report.platforms import Fact, numerics_facts, platform_facts
 from accuracy_eval.report.rows import (
     COLUMNS,
@@ -60,7 +60,7 @@ _TITLES = {
     "expectation": "expected and seen",
     "case_id": "case",
 }
-_WIDTHS = {"reason": 60, "explanation": 60, "gate_source": 45, "resolution": 40, "expectation": 40, "case_id": 58, "sha256": 20}
+_WIDTHS = {"reason": 76, "explanation": 60, "gate_source": 45, "resolution": 40, "expectation": 40, "case_id": 58, "sha256": 20}
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,9 @@ def verdict_cell(verdict: Verdict) -> Cell:
 
 def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
     rows = findings_first(replace(part.only(results), not_compared=()))
-    lead = ["who", "actual", "expected", *_used(rows, _KEYS), "contract", *_used(rows, ("off_contract", "scope"))]
-    tail = [*_used(rows, ("errors_failed", "errors", "scales")), "causes", "reason", "gate_source", "resolution", "attribution", "case_id"]
+    # what a printed page has room for comes first
+    lead = ["who", "actual", "expected", "reason", "causes", *_used(rows, _KEYS), "contract", *_used(rows, ("off_contract", "scope"))]
+    tail = [*_used(rows, ("errors_failed", "errors", "scales")), "gate_source", "resolution", "attribution", "case_id"]
     gates = _gates_of(rows)
     columns = [_VERDICT, *map(_column, lead)]
     for name, metric, comparison in gates:
@@ -172,11 +173,11 @@ def metric_sheet(book: Book, results: Results, part: Volume) -> None:
 
 def worst_sheet(book: Book, results: Results, part: Volume) -> None:
     rows = findings_first(replace(part.only(results), not_compared=()))
-    lead = ["actual", "expected", *_used(rows, _KEYS)]
+    tail = ["actual", "expected", *_used(rows, _KEYS), "case_id"]
     real = Style("0.000000E+00;-0.000000E+00;0")
     columns = [
         _VERDICT,
-        *map(_column, lead),
+        TableColumn("what", PLAIN, 60),
         TableColumn("rank", Style("0")),
         TableColumn("index"),
         TableColumn("actual code", CODE),
@@ -188,6 +189,7 @@ def worst_sheet(book: Book, results: Results, part: Volume) -> None:
         TableColumn("error / ulp", Style("0.00")),
         TableColumn("budget", Style("0.00E+00")),
         TableColumn("operands", CODE, 50),
+        *map(_column, tail),
     ]
     data = []
     for row in rows:
@@ -197,7 +199,7 @@ def worst_sheet(book: Book, results: Results, part: Volume) -> None:
             data.append(
                 [
                     verdict_cell(row.verdict),
-                    *(_COLUMN[n].get(row) for n in lead),
+                    subject_title(row),
                     rank,
                     messages.index_text(e.index),
                     messages.code_text(e.actual_code, row.format),
@@ -209,10 +211,11 @@ def worst_sheet(book: Book, results: Results, part: Volume) -> None:
                     Cell(e.ulp, _ulp_style(e.ulp)),
                     e.budget,
                     reproduce_element(results, row, e.index) if rank == 1 and row.verdict is not Verdict.PASS else None,
+                    *(_COLUMN[n].get(row) for n in tail),
                 ]
             )
     note = f"{part.title}: of every finding the element that broke its limit, then the largest errors; of what passed the largest one."
-    book.table("Worst elements", columns, data, note=note, freeze=3)
+    book.table("Worst elements", columns, data, note=note, freeze=2)
 
 
 def _ulp_style(ulp: float | None) -> Style:
@@ -222,7 +225,7 @@ def _ulp_style(ulp: float | None) -> Style:
 
 def platform_sheet(book: Book, results: Results, part: Volume) -> None:
     """One row per property, one column per dump; a row whose values differ says so and is marked."""
-    note = "What each dump was made on. Filter the first column to see the differences."
+    note = "What each dump was made on, as far as any of them knows it. Filter the first column to see the differences."
     _fact_table(book, results, "Platforms", "property", platform_facts(results.dumps), note)
 
 
@@ -337,33 +340,21 @@ TABLES: dict[str, Callable[[Book, Results, Volume], None]] = {
 def finding_sheet(book: Book, results: Results, files: Mapping[int, str]) -> None:
     columns = [
         _VERDICT,
-        TableColumn("case", WRAP, 46),
+        TableColumn("case", WRAP, 42),
         TableColumn("tensor"),
-        TableColumn("candidate"),
-        TableColumn("who is off", WRAP, 20),
-        TableColumn("how much, against which limit", WRAP, 50),
-        TableColumn("limit from", WRAP, 34),
+        TableColumn("who is off", WRAP, 18),
+        TableColumn("how much, against which limit", WRAP, 46),
         TableColumn("cause", WRAP, 40),
-        TableColumn("run next", Style(mono=True, wrap=True), 50),
+        TableColumn("run next", Style(mono=True, wrap=True), 48),
+        TableColumn("limit from", PLAIN, 60),
+        TableColumn("candidate"),
         TableColumn("workbook", PLAIN, 30),
     ]
     data = []
     for f in findings(results):
         file = files.get(id(f.row.result or f.row.subject), "")
-        data.append(
-            [
-                verdict_cell(f.verdict),
-                f.case_id,
-                f.tensor,
-                f.candidate,
-                f.who,
-                f.what,
-                f.source,
-                f.cause,
-                f.run_next,
-                Cell(file, PLAIN, file and f"{file}#Verdict"),
-            ]
-        )
+        texts = (f.case_id, f.tensor, f.who, f.what, f.cause, f.run_next, f.source, f.candidate)
+        data.append([verdict_cell(f.verdict), *texts, Cell(file, PLAIN, file and f"{file}#Verdict")])
     book.table("Findings", columns, data, note="Everything a person has to look at, the worst first.", freeze=2)
 
 
@@ -398,7 +389,7 @@ def matrix_sheet(book: Book, results: Results) -> None:
 
 
 def _pair_cell(s: PairSummary) -> Cell:
-    return _matrix_cell(s.verdict, f"{s.who}\n({s.answers})")
+    return _matrix_cell(s.verdict, f"{s.named}\n({s.answers})")
 
 
 def _matrix_cell(verdict: Verdict | None, text: str) -> Cell:

@@ -22,14 +22,15 @@ from xml.sax.saxutils import escape
 from openpyxl import Workbook
 from openpyxl.cell import WriteOnlyCell
 from openpyxl.drawing.image import Image
-from openpyxl.formatting.rule import ColorScaleRule, DataBarRule
+from openpyxl.formatting.rule import DataBarRule
 from openpyxl.styles import Alignment, Border, Font, PatternFill, Side
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.hyperlink import Hyperlink
+from openpyxl.worksheet.pagebreak import Break
 
 from accuracy_eval.messages import number, visible
 from accuracy_eval.records import Verdict
-from accuracy_eval.report.drawings import RAMP, Cells
+from accuracy_eval.report.drawings import Cells
 
 Horizontal = Literal["left", "center", "right"] | None
 MAX_ROWS = 1_048_576  # rows of a sheet
@@ -38,6 +39,9 @@ MAX_LINKS = 65_000  # a sheet holds 65,530
 SHEET_NAME = 31
 MAX_HEIGHT = 409.0  # points of a row
 PRINT_WIDTH = 230  # characters across a landscape page, about 6 point
+LANDSCAPE, PORTRAIT = (784.0, 505.0), (537.0, 752.0)  # points across and down an A4 page within its margins
+CHARACTER = 6.6  # points of a column's width unit, where the default font is replaced by a wider one
+LINE = 13.5  # points of a row of no stated height
 _SMALLEST = 2.2250738585072014e-308  # spreadsheets have no subnormal numbers
 _EXACT = 1 << 53  # whole numbers a spreadsheet holds exactly
 _ACTIVE = ("=", "+", "-", "@")  # editing such a cell would turn it into a formula: it gets the "text" mark (quotePrefix)
@@ -56,7 +60,7 @@ _LINE = Side(style="thin", color="BFBFBF")
 
 @dataclass(frozen=True)
 class Style:
-    """How a cell looks. `verdict` colours it as that verdict, `mark` as something to notice."""
+    """How a cell looks. `verdict` colours it as that verdict, `mark` as something to notice, `fill` is a colour by itself."""
 
     number_format: str = "General"
     bold: bool = False
@@ -66,6 +70,7 @@ class Style:
     header: bool = False
     link: bool = False
     mark: bool = False
+    fill: str = ""
     mono: bool = False
     grey: bool = False
     center: bool = False
@@ -83,6 +88,7 @@ class Style:
 PLAIN = Style()
 WRAP = Style(wrap=True)
 HEADER = Style(bold=True, wrap=True, header=True)
+INSET, INSET_HEADER = (replace(style, indent=True) for style in (WRAP, HEADER))  # beside other text
 NOTE = Style(grey=True)
 CODE = Style(mono=True)
 MARK = Style(mark=True)
@@ -117,6 +123,7 @@ class Book:
         self._book.properties.title = visible(title)[:255]
         self._names: set[str] = set()
         self._sheets: list[_Rows] = []
+        self._single: list[tuple[_Rows, float]] = []  # those printed on one page, and how wide they are in points
 
     def __enter__(self) -> Book:
         return self
@@ -146,6 +153,8 @@ class Book:
         """A free sheet of fixed column widths that prints on one page, or one page wide."""
         rows = self._sheet(self.sheet_name(name), widths, one_page=one_page)
         rows.sheet.sheet_view.showGridLines = False
+        if one_page:
+            self._single.append((rows, CHARACTER * sum(widths)))
         return Page(rows, widths)
 
     def table(
@@ -217,6 +226,9 @@ class Book:
     def save(self) -> Path:
         """Write the file: same content, same bytes, whatever the time, the system and the user."""
         raw = self.path.with_suffix(".raw")
+        for rows, width in self._single:
+            if _scale(PORTRAIT, width, rows.height) > _scale(LANDSCAPE, width, rows.height):
+                rows.sheet.page_setup.orientation = "portrait"
         for rows in self._sheets:
             rows.hand_over_links()
         self._book.save(raw)
@@ -247,6 +259,7 @@ class Page:
         self._rows = rows
         self._widths = list(widths)
         self._plain = [PLAIN] * len(widths)
+        self._broken = 0.0  # height above the last page break
 
     @property
     def count(self) -> int:
@@ -266,12 +279,12 @@ class Page:
         else:
             self._rows.sheet.add_chart(drawing, anchor)
 
-    def colour_scale(self, first: int, last: int, left: int, right: int) -> None:
-        """Colours for the numbers of a rectangle, from its least to its largest."""
-        place = f"{get_column_letter(left)}{first}:{get_column_letter(right)}{last}"
-        low, middle, high = RAMP[0], RAMP[len(RAMP) // 2], RAMP[-1]
-        rule = ColorScaleRule("min", None, f"FF{low}", "percent", 50, f"FF{middle}", "max", None, f"FF{high}")  # type: ignore[no-untyped-call]
-        self._rows.sheet.conditional_formatting.add(place, rule)
+    def break_before(self, height: float, width: float) -> None:
+        """Go on with a new printed page unless `height` points still fit on this one, where `width` points fit across."""
+        room = 0.97 * LANDSCAPE[1] * width / LANDSCAPE[0]  # programs differ by a few points
+        if self._rows.height - self._broken + height > room:
+            self._rows.sheet.row_breaks.append(Break(id=self._rows.count))
+            self._broken = self._rows.height
 
     def text(self, label: Any, cell: Cell) -> None:
         """A row of a label and one text over all other columns."""
@@ -290,6 +303,7 @@ class _Rows:
     def __init__(self, sheet: Any, folder: Path) -> None:
         self.sheet = sheet
         self.count = 0
+        self.height = 0.0  # points
         self._file = tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder)  # noqa: SIM115 - closed with the book
         self._ids: dict[Style, int] = {}
         self._by_identity: dict[tuple[int, str], tuple[Style, int]] = {}
@@ -298,6 +312,7 @@ class _Rows:
     def append(self, values: Sequence[Any], styles: Sequence[Style], height: float | None = None) -> None:
         """One row: values, or Cells with a style of their own."""
         self.count += 1
+        self.height += height or LINE
         r = self.count
         parts = [f'<row r="{r}">' if height is None else f'<row r="{r}" ht="{height:.1f}" customHeight="1">']
         for i, value in enumerate(values):
@@ -356,6 +371,11 @@ class _Rows:
         self._file.close()
 
 
+def _scale(paper: tuple[float, float], width: float, height: float) -> float:
+    """How large a sheet of that size is on a page that must hold it whole."""
+    return min(paper[0] / width, paper[1] / max(height, 1.0))
+
+
 @functools.cache
 def _linked(style: Style) -> Style:
     return replace(style, link=True)
@@ -388,7 +408,7 @@ def row_height(values: Sequence[Any], widths: Sequence[float], styles: Sequence[
 
 def _styled(sheet: Any, style: Style) -> Any:
     cell = WriteOnlyCell(sheet)
-    fill, color = _FILLS[style.verdict] if style.verdict else ("", "000000")
+    fill, color = _FILLS[style.verdict] if style.verdict else (style.fill, "000000")
     if style.header:
         fill, color = "1F3864", "FFFFFF"
     elif style.mark:
