@@ -53,9 +53,31 @@ class FunctionRow:
 
 
 @dataclass(frozen=True)
+class FunctionTable:
+    """The function rows of one format and set of operands.
+
+    columns  numbers of the platforms that have any of them
+    ranges   numbers of the ranges that any operand lies in
+    """
+
+    format: str
+    operands: str
+    rows: tuple[FunctionRow, ...]
+
+    @property
+    def columns(self) -> list[int]:
+        return [i for i in range(len(self.rows[0].cells)) if any(row.cells[i] for row in self.rows)]
+
+    @property
+    def ranges(self) -> list[int]:
+        return [n for n in range(len(RANGES)) if any(p.ranges[n].count for row in self.rows for p in row.cells if p)]
+
+
+@dataclass(frozen=True)
 class DifferenceRow:
     """Two platforms' results of one function in one range: elements, those with other codes, the largest distance in codes, the largest
-    that both documents together allow (float32) or one code (narrower formats)."""
+    that both documents together allow (float32) or one code (narrower formats); None outside the core, where limits are of absolute
+    error."""
 
     function: str
     format: str
@@ -66,7 +88,7 @@ class DifferenceRow:
     count: int
     differing: int
     steps: int
-    allowed: float
+    allowed: float | None
 
 
 @dataclass(frozen=True)
@@ -78,9 +100,9 @@ class Atlas:
     differences: tuple[DifferenceRow, ...]
 
     @property
-    def tables(self) -> list[list[FunctionRow]]:
+    def tables(self) -> list[FunctionTable]:
         """The function rows, those of one format and set of operands together."""
-        return [list(rows) for _, rows in groupby(self.functions, key=lambda r: (r.format, r.operands))]
+        return [FunctionTable(*key, tuple(rows)) for key, rows in groupby(self.functions, key=lambda r: (r.format, r.operands))]
 
 
 def atlas(paths: Sequence[str | Path]) -> Atlas:
@@ -185,7 +207,7 @@ def _differences(key: tuple[str, str, str], outputs: dict[int, tuple[Codes, Code
             if steps.size and steps.max():
                 yield DifferenceRow(
                     function, fmt, operands, labels[a], labels[b], name, int(here.sum()), int(np.count_nonzero(steps)), int(steps.max()),
-                    limit_ulps(function, out, "pair"),
+                    limit_ulps(function, out, "pair") if name == "core" else None,
                 )  # fmt: skip
 
 

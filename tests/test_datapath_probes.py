@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from accuracy_eval.datapath import Call, FormatCard, numerics_card
+from accuracy_eval.datapath import Call, FormatCard, NumericsCard, numerics_card
 from accuracy_eval.datapath.card import format_card, model_matmul
 from accuracy_eval.datapath.expectations import EXPECTATIONS, Expectation, same_answer
 from accuracy_eval.datapath.probes import PROBES, order_counts, probe
@@ -212,6 +212,13 @@ def test_a_mapping_fault_shows_as_inexact_integers() -> None:
         return model_matmul("hopper", "bfloat16")(a, wrong)
 
     assert probe(matmul, "bfloat16", "float32").answers["integers_exact"] is False
+
+
+def test_a_summary_counts_the_ways_that_nothing_known_matches() -> None:
+    unknown = FormatCard("bfloat16", "float32", {}, closest="cdna2")
+    chain = FormatCard("float32", "float32", {}, matches=("fused multiply-adds in order",))
+    assert NumericsCard("x", (unknown, unknown, chain)).summary == "unknown in 2 ways to multiply, fused multiply-adds in order in 1"
+    assert NumericsCard("x", (unknown,)).summary == "unknown in 1 way to multiply"
 
 
 def test_a_format_nothing_takes_is_said_so() -> None:

@@ -111,10 +111,12 @@ class NumericsCard:
         also = f", {CHAIN} in {len(chains)}" if chains and ways else ""
         if not ways:
             return f"{CHAIN} in {len(chains)} of {len(chains)} ways to multiply" if chains else "nothing to multiply with"
+        if not any(c.matches for c in ways):
+            return f"unknown in {len(ways)} way{'s' * (len(ways) > 1)} to multiply{also}"
         found = Counter(unit for c in ways for unit in {re.split("[,/]", m)[0] for m in c.matches})
-        most = max(found.values(), default=0)
-        names = " = ".join(name for name, count in found.items() if count == most) or "nothing known"
-        return f"matches {names} in {most or len(ways)} of {len(ways)} ways to multiply{also}"
+        most = max(found.values())
+        names = " = ".join(name for name, count in found.items() if count == most)
+        return f"matches {names} in {most} of {len(ways)} ways to multiply{also}"
 
     @property
     def text(self) -> str:
