@@ -8,8 +8,9 @@ import pytest
 
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cpu_ref.attention import Attention, _Head
 from accuracy_eval.cpu_ref.reach import Reach
-from accuracy_eval.formats import encode
+from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
 from accuracy_eval.judge import judge_tensor, side_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
@@ -200,17 +201,118 @@ def test_a_slope_of_what_overflows_in_float16_may_be_nan_there_and_not_in_float3
         assert dbias(math.nan, [300.0], 300.0, fmt, "silu") is passes
 
 
+# --- attention
+
+
+def heads(q, k, v, fmt, **more):
+    """A case of one head of scale 1 and its operands: q [s, d], k and v [t, d]; `more` options, and grad_out where backward."""
+    q, k, v = (np.asarray(x, float) for x in (q, k, v))
+    grad = more.pop("grad_out", None)
+    shape = (("b", 1), ("h", 1), ("g", 1), ("s", len(q)), ("t", len(k)), ("d", q.shape[1]))
+    case = make_case(
+        "attention", shape, layout="bhsd", format=fmt, options={"scale": 1.0, **more}, direction="fwd" if grad is None else "bwd"
+    )
+    given = {n: coded(x[None, None], fmt) for n, x in (("q", q), ("k", k), ("v", v))}
+    return case, given | ({} if grad is None else {"grad_out": coded(np.asarray(grad, float)[None, None], fmt)})
+
+
+def attends(q, k, v, out, fmt="float32", **more):
+    """Whether `out` [s, d] passes."""
+    return judged(*heads(q, k, v, fmt, **more), "out", np.asarray(out, float)[None, None])
+
+
+def test_scores_whose_errors_are_large_decide_where_they_are_far_apart_and_leave_open_what_is_near():
+    q, v = [[2.0**40, 0.0]], [[1.0, 5.0], [3.0, 7.0]]
+    far, close = [[2.0**40, 0.0], [2.0**39, 0.0]], [[2.0**40, 0.0], [2.0**40 * (1 - 2.0**-20), 0.0]]
+    assert attends(q, far, v, [v[0]])
+    assert not attends(q, far, v, [v[1]])
+    assert not attends(q, far, v, [[1.01, 5.0]])
+    assert attends(q, close, v, [v[0]])
+    near = [[2.0**40, 0.0], [2.0**40, 1.0]]  # equal scores; their sums may differ by more than 1
+    for between in ([1.0, 5.0], [2.0, 6.0], [3.0, 7.0]):
+        assert attends(q, near, v, [between])
+    assert not attends(q, near, v, [[9.0, 6.0]])
+
+
+def test_bounds_of_p_hold_for_every_score_within_its_error():
+    rng = np.random.default_rng(3)
+    _, given = heads(rng.standard_normal((6, 4)) * 3e4, rng.standard_normal((9, 4)) * 3e3, rng.standard_normal((9, 4)), "float32")
+    q, k, v = (decode(given[n].codes, "float32") for n in "qkv")
+    head = _Head(Attention(q, k, v, 1.0, False, 0, "float32"), 0, 0)
+    assert head.coarse.all()
+    low, high = head._moved(stored_log=False)
+    scores = q[0, 0] @ k[0, 0].T
+    seen = np.zeros_like(scores)
+    for _ in range(300):
+        moved = scores + rng.choice([-1.0, 0.0, 1.0], scores.shape) * head.error
+        weights = np.exp(moved - moved.max(axis=1, keepdims=True))
+        p = weights / weights.sum(axis=1, keepdims=True)
+        assert ((low - 1e-12 <= p) & (p <= high + 1e-12)).all()
+        seen = np.maximum(seen, p)
+    # and the largest are reached where one key is alone with its error
+    for i, j in np.ndindex(scores.shape):
+        moved = scores[i] - head.error[i]
+        moved[j] = scores[i, j] + head.error[i, j]
+        weights = np.exp(moved - moved.max())
+        assert weights[j] / weights.sum() == pytest.approx(high[i, j], rel=1e-9, abs=1e-300)
+
+
+@pytest.mark.parametrize("hidden", [math.nan, math.inf])
+@pytest.mark.parametrize("where", ["k", "v"])
+def test_what_a_mask_hides_may_reach_the_result_as_nan_alone(where, hidden):
+    q, k, v = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]], [[1.0, 2.0], [3.0, 4.0]]
+    (k if where == "k" else v)[1][0] = hidden
+    last = [math.nan, math.nan if where == "k" else 3.0] if math.isnan(hidden) or where == "k" else [math.inf, 3.0]
+    for first, passes in ((1.0, True), (math.nan, True), (math.inf, False), (2.0, False)):
+        assert attends(q, k, v, [[first, 2.0], last], causal=True) is passes
+    # a key that is seen is no excuse
+    k[1][0] = v[1][0] = 1.0
+    assert not attends(q, k, v, [[math.nan, 2.0], [1.0, 3.0]], causal=True)
+
+
+def test_a_row_of_scores_of_minus_infinity_is_nan_or_zero():
+    q, k, v = [[math.inf, 0.0], [1.0, 0.0]], [[-1.0, 0.0]], [[1.0, 2.0]]
+    for first, passes in ((0.0, True), (math.nan, True), (1.0, False), (math.inf, False)):
+        assert attends(q, k, v, [[first, first if first != 1.0 else 2.0], [1.0, 2.0]]) is passes
+
+
+@pytest.mark.parametrize(("steps", "passes"), [(0, True), (1, True), (2, True), (8, False)])
+def test_gradients_of_float16_subnormals_may_be_some_steps_off(steps, passes):
+    step = 2.0**-24
+    case, given = heads([[0.0]], [[0.0]], [[1.0]], "float16", grad_out=[[20 * step]])
+    assert judged(case, given, "dv", [[[[(20 + steps) * step]]]]) is passes
+
+
+@pytest.mark.parametrize(("result", "passes"), [(3.0, True), (math.inf, False), (math.nan, False), (3.1, False)])
+def test_a_gradient_whose_steps_stay_in_range_is_no_excuse(result, passes):
+    case, given = heads([[1.0]], [[1.0]], [[2.0]], "float16", grad_out=[[3.0]])
+    assert judged(case, given, "dv", [[[[result]]]]) is passes
+
+
+@pytest.mark.parametrize(
+    ("grad", "result", "passes"),
+    [(1000.0, 300.0, True), (1000.0, math.inf, True), (1000.0, 0.0, False), (100.0, 30.0, True), (100.0, math.inf, False)],
+)
+def test_a_gradient_of_scores_may_overflow_where_it_is_stored(grad, result, passes):
+    # P = ½ each, dP = ±300·grad, δ = 0, dS = ±150·grad: beyond float16 where grad is 1000; dq = 150·grad·(1e-3 + 1e-3)
+    case, given = heads([[0.0]], [[1e-3], [-1e-3]], [[300.0], [-300.0]], "float16", grad_out=[[grad]])
+    assert judged(case, given, "dq", [[[[result]]]]) is passes
+
+
 # --- whole classes, as torch's CPU computes them
 
 
 @pytest.mark.parametrize("input_class", ["wide", "huge", "specials", "codes", "subnormal", "tiny"])
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-@pytest.mark.parametrize("op", ["rope", "silu", "swiglu"])
+@pytest.mark.parametrize("op", ["rope", "silu", "swiglu", "attention"])
 def test_healthy_results_of_extreme_operands_pass(op, direction, input_class):
     form = {"activation": "silu", "bias": True} if op == "silu" else {"activation": "silu", "gated": True, "alpha": 0.75, "residual": True}
     for fmt in ("float32", "float16", "bfloat16"):
         if op == "rope":
             case = make_case("rope", (("s", 12), ("h", 2), ("d", 16)), format=fmt, direction=direction, input_class=input_class)
+        elif op == "attention":
+            shape = (("b", 1), ("h", 2), ("g", 1), ("s", 20), ("t", 20), ("d", 16))
+            case = make_case("attention", shape, layout="bhsd", format=fmt, direction=direction, input_class=input_class)
         else:
             shape = (("m", 12), ("n", 16), ("k", 40))
             case = make_case("gemm_epilogue", shape, layout="nn", format=fmt, direction=direction, input_class=input_class, options=form)

@@ -6,22 +6,33 @@ Per head, with S = scale·Q·Kᵀ (and a mask), P = softmax(S): O = P·V, L = lo
 What a fused kernel rounds: S and dP keep a float32 accumulator; P and dS are rounded to the operands' format before they are multiplied;
 O, from which δ comes, is stored in it. Each is one independent error per element; a sum of products with them is off by LAMBDA standard
 deviations at most (docs/budgets.md). Float64 operands keep everything in float64.
+
+Where errors of S are no longer small beside 1, P is anything between two bounds instead; backward, P comes from S and a stored L, and may
+exceed 1. Beyond its range S is NaN to P. A key that a mask hides has no part in the result, but Inf and NaN in it may reach the result all
+the same, as P = 0 times Inf. Where every score is −Inf the result is NaN by the formula, and 0 where a kernel takes the row for masked.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, reduce
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accuracy_eval.contracts import LAMBDA
+from accuracy_eval.cpu_ref.flush import SMALLEST, lost_steps, stored
+from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.cpu_ref.special import evaluate
-from accuracy_eval.formats import Values, get_format
+from accuracy_eval.formats import Values, get_format, ulp
 
 WALK = 0.3  # rms of one rounding in ulps, as in the budget of a product
 SOFT = 4.0  # ulps of the scalar arithmetic that scaling, exponential, division and rescaling take each time
 STEP = 4  # products a truncating matrix unit adds per rounding (the coarsest the contract allows)
+COARSE = 0.125  # error of S from which its effect on P is bounded instead of taken to first order
+BLOCK = 32  # queries or keys whose part of a gradient may be stored in the operands' format before the next is added
 
 
 @dataclass(frozen=True)
@@ -42,10 +53,14 @@ class Attention:
     window: int
     format: str
 
+    def half(self, x: Values) -> Values:
+        """What one rounding to the operands' format costs at most."""
+        return stored(np.abs(x), self.format) / 2
+
     @property
-    def unit(self) -> float:
-        """Half a relative step of the operands' format; of float64's arithmetic half a step of float64."""
-        return get_format(self.format).eps / 2
+    def largest(self) -> float:
+        """Of the arithmetic between the roundings."""
+        return get_format("float64" if self.format == "float64" else "float32").max
 
     @property
     def ulp(self) -> float:
@@ -62,13 +77,15 @@ class Attention:
 
 @dataclass(frozen=True)
 class Result:
-    """A tensor's values and the largest error of each, float64, same shape."""
+    """A tensor's values and the largest error of each, float64, same shape; and what it may hold instead, asked for where it does."""
 
     values: Values
     budget: Values
+    reach: Callable[[], Reach]
 
 
-_NO_WARNING = np.errstate(over="ignore", invalid="ignore")  # Inf − Inf and 0·Inf are NaN; a budget may overflow
+_NO_WARNING = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # Inf − Inf and 0·Inf are NaN; a budget may overflow
+Flags = NDArray[np.bool_]
 
 
 @_NO_WARNING
@@ -96,87 +113,232 @@ def backward(a: Attention, grad: Values) -> dict[str, Result]:
 
 
 def _stacked(parts: list[Result], shape: tuple[int, ...]) -> Result:
-    return Result(*(np.stack([getattr(p, f) for p in parts]).reshape(shape) for f in ("values", "budget")))
+    values, budget = (np.stack([getattr(p, f) for p in parts]).reshape(shape) for f in ("values", "budget"))
+
+    def reach() -> Reach:
+        found = [p.reach() for p in parts]
+        return Reach(*(np.stack([getattr(r, f) for r in found]).reshape(shape) for f in ("low", "high", "nan")))
+
+    return Result(values, budget, reach)
 
 
 def _sum(a: Attention, parts: list[Result]) -> Result:
     """Gradients of heads that share an operand: each may be rounded to its format before they are added."""
-    total = Result(sum(p.values for p in parts), sum(p.budget for p in parts))  # type: ignore[arg-type]
     if len(parts) == 1:
-        return total
-    rounded = LAMBDA * a.unit * np.sqrt(sum(p.values**2 for p in parts) / 3.0)
-    return Result(total.values, total.budget + rounded)
+        return parts[0]
+    values, budget = (np.sum([getattr(p, f) for p in parts], axis=0) for f in ("values", "budget"))
+    rounded = LAMBDA * np.sqrt(np.sum([a.half(p.values) ** 2 for p in parts], axis=0) / 3.0)
+
+    def reach() -> Reach:
+        found = [p.reach().stored(a.format) for p in parts]
+        return reduce(Reach.__add__, found)
+
+    return Result(values, budget + rounded, reach)
 
 
 class _Head:
     """One query head."""
 
+    @_NO_WARNING
     def __init__(self, a: Attention, batch: int, head: int) -> None:
         shared = head * a.k.shape[1] // a.q.shape[1]
         self.a, self.q, self.k, self.v = a, a.q[batch, head], a.k[batch, shared], a.v[batch, shared]
-        self.s = a.scale * (self.q @ self.k.T)
-        visible = a.visible()
-        masked = self.s if visible is None else np.where(visible, self.s, -np.inf)
-        top = masked.max(axis=1, keepdims=True)
-        weights = evaluate("exp", masked - top)
-        total = weights.sum(axis=1, keepdims=True)
-        self.p = weights / total
-        self.log = (top + evaluate("log", total))[:, 0]
-        self.o = self.p @ self.v
         d = self.q.shape[1]
-        energy = a.scale**2 * (self.q**2 @ self.k.T**2)
-        size = np.where(self.p > 0, np.abs(self.s), 0.0)
+        s = a.scale * (self.q @ self.k.T)
+        visible = a.visible()
+        self.seen: Flags = np.ones(s.shape, np.bool_) if visible is None else visible
+        masked = np.where(self.seen, s, -np.inf)
+        top = masked.max(axis=1, keepdims=True)
+        self.nothing = top == -np.inf
+        weights = np.where(self.nothing, 0.0, evaluate("exp", masked - top))
+        total = weights.sum(axis=1, keepdims=True)
+        self.p = np.where(self.nothing, 0.0, weights / total)
+        self.log = (top + evaluate("log", total))[:, 0]
+        root = a.scale * _root(self.q, self.k.T)
+        size = np.abs(s)
         # relative errors of an element of P: of its exponent, and of the arithmetic around it
-        random = np.sqrt((WALK * a.ulp) ** 2 * d * energy + (SOFT * a.ulp * (1 + size)) ** 2 / 3)
-        common = a.ulp * d / (2 * STEP) * np.maximum(size, np.sqrt(energy))
-        self.random, self.common = np.where(self.p != 0, random, 0.0), np.where(self.p != 0, common, 0.0)
+        level = np.maximum(size, np.where(np.isfinite(top), np.abs(top), 0.0))  # s − max and s − L round at the larger of the two
+        random = np.hypot(WALK * a.ulp * root * math.sqrt(d), SOFT * a.ulp * (1 + level) / math.sqrt(3))
+        common = a.ulp * d / (2 * STEP) * np.maximum(size, root)
+        error = LAMBDA * random + common
+        self.overflows: Flags = math.sqrt(d) * root / min(a.scale, 1.0) >= a.largest  # Cauchy and Schwarz: some partial sum may
+        error = np.where(self.overflows | np.isnan(error), np.inf, error)
+        self.coarse: Flags = (np.where(self.seen, error, 0.0) > COARSE).any(axis=1, keepdims=True) & ~np.isnan(top) & ~self.nothing
+        first = (self.p != 0) & ~self.coarse
+        self.random, self.common = np.where(first, random, 0.0), np.where(first, common, 0.0)
+        self.s, self.error = masked, error
+        self.o = _weighted(self.p, self.seen & ~self.nothing, self.v)
 
-    def _accumulated(self, length: int, energy: Values, value: Values) -> Values:
-        """What adding `length` products costs: a truncating unit's bias, and a walk."""
-        root = np.sqrt(energy)
+    def _moved(self, *, stored_log: bool) -> tuple[Values, Values]:
+        """The smallest and the largest P of rows whose errors are not small, p elsewhere.
+
+        With one set of scores a key's own error moves it against the others, P = 1/(1 + Σ of the others); made from scores and a stored L,
+        whose own scores had other errors, P = e^(S − L).
+        """
+        if not self.coarse.any():
+            return self.p, self.p
+        found = []
+        for sign in (-1.0, 1.0):
+            own, others = (np.where(self.seen, self.s + side * self.error, -np.inf) for side in (sign, -sign))
+            if stored_log:
+                step = ulp(self.log, "float64" if self.a.format == "float64" else "float32")[:, None]
+                moved = evaluate("exp", own - _level(others) + sign * np.where(np.isfinite(step), step, 0.0))
+            else:
+                moved = 1.0 / (1.0 + evaluate("exp", _level_of_others(others) - own))
+            moved = np.where(np.isnan(moved), 0.0 if sign < 0 else np.inf if stored_log else 1.0, moved)
+            found.append(np.where(self.coarse, np.where(self.seen, moved, 0.0), self.p))
+        return found[0], found[1]
+
+    @property
+    def _p_reach(self) -> Reach:
+        """P as a backward pass makes it: NaN where S may be."""
+        low, high = self._moved(stored_log=True)
+        return Reach(low, high, np.broadcast_to(self._row_nan, low.shape))
+
+    @property
+    def _row_nan(self) -> Flags:
+        """Rows [s, 1] whose P may be NaN: an S that overflows, a score that is Inf or NaN behind a mask, no score at all."""
+        unknown = ~np.isfinite(self.k).all(axis=1)[None, :] | ~np.isfinite(self.q).all(axis=1)[:, None]
+        found: Flags = (self.overflows | unknown).any(axis=1, keepdims=True) | self.nothing
+        return found
+
+    def _accumulated(self, length: int, root: Values, value: Values) -> Values:
+        """What adding `length` products costs, the root of whose squares' sum is given: a truncating unit's bias, and a walk."""
         steps = length / STEP
         allowed: Values = self.a.ulp * (steps / 2 * np.maximum(root, np.abs(value)) + LAMBDA * WALK * math.sqrt(length) * root)
-        return allowed
+        return allowed + lost_steps(length, flushes=self.a.format != "float64")
 
-    def _rounded(self) -> Values:
-        """Variance of the relative error of P where it is multiplied."""
-        variance: Values = self.random**2 + self.a.unit**2 / 3
-        return variance
+    def _blocks(self, length: int) -> float:
+        """What storing a gradient between blocks costs beside float16's smallest steps; elsewhere the rest covers it."""
+        fmt = get_format(self.a.format)
+        return LAMBDA * WALK * math.sqrt(-(-length // BLOCK)) * fmt.smallest_subnormal if fmt.bits <= 16 else 0.0
 
     @property
     def out(self) -> Result:
-        p2 = self.p**2
-        reach = np.abs(self.v)
-        variance = (p2 * self._rounded()) @ self.v**2 + (p2 * self.random**2).sum(axis=1, keepdims=True) * self.o**2
+        v = np.where(np.isfinite(self.v), self.v, 0.0)
+        low, high = self._moved(stored_log=False)
+        deviation = np.sqrt((self.p * self.random) ** 2 + self.a.half(self.p) ** 2 / 3)
+        off = _norm(self.p * self.random)
+        spread = np.hypot(_root(deviation, v), off * np.abs(self.o))
+        reach = np.abs(v)
         shift = (self.p * self.common) @ reach + (self.p * self.common).sum(axis=1, keepdims=True) * np.abs(self.o)
-        adding = self._accumulated(self.p.shape[1], p2 @ self.v**2, self.o)
-        return Result(self.o, LAMBDA * np.sqrt(variance) + shift + adding + SOFT * self.a.ulp * np.abs(self.o))
+        adding = self._accumulated(self.p.shape[1], _root(self.p, v), self.o)
+        budget = LAMBDA * spread + shift + adding + SOFT * self.a.ulp * np.abs(self.o)
+        if self.coarse.any():
+            moved = np.maximum(high - self.p, self.p - low)
+            budget = budget + moved @ reach + moved.sum(axis=1, keepdims=True) * np.abs(self.o)
+
+        def reached() -> Reach:
+            hidden = (~self.seen | (self.p < SMALLEST)).astype(np.float32) @ (~np.isfinite(self.v)).astype(np.float32) > 0
+            return Reach.around(self.o, budget, hidden | self._row_nan)
+
+        return Result(self.o, budget, reached)
 
     @property
     def lse(self) -> Result:
-        variance = (self.p**2 * self.random**2).sum(axis=1)
         shift = (self.p * self.common).sum(axis=1)
-        return Result(self.log, LAMBDA * np.sqrt(variance) + shift + SOFT * self.a.ulp * (1 + np.abs(self.log)))
+        budget = LAMBDA * _norm(self.p * self.random)[:, 0] + shift + SOFT * self.a.ulp * (1 + np.abs(self.log))
+        if self.coarse.any():
+            least, most = (_level(np.where(self.seen, self.s + sign * self.error, -np.inf))[:, 0] for sign in (-1.0, 1.0))
+            budget = np.where(self.coarse[:, 0], budget + np.fmax(most - self.log, self.log - least), budget)
+        return Result(self.log, budget, lambda: Reach.around(self.log, budget, self._row_nan[:, 0]))
 
+    @_NO_WARNING
     def gradients(self, g: Values) -> dict[str, Result]:
         a, p, d, t = self.a, self.p, g.shape[1], self.k.shape[0]
-        dp, p2 = g @ self.v.T, self.p**2
+        out = self.out
+        dp = g @ self.v.T
         delta = (g * self.o).sum(axis=1, keepdims=True)
-        ds = p * (dp - delta)
+        ds = np.where(self.seen, p * (dp - delta), 0.0)
         # δ from a stored O; dP from a float32 accumulator
-        delta_error = np.sqrt((g**2 * self.o**2).sum(axis=1, keepdims=True) * (a.unit**2 / 3 + (WALK * a.ulp) ** 2 * d) + 0.0)
-        delta_error = delta_error + np.sqrt((g**2 * (self.out.budget / LAMBDA) ** 2).sum(axis=1, keepdims=True))
-        dp_error = np.sqrt((WALK * a.ulp) ** 2 * d * (g**2 @ self.v.T**2)) + a.ulp * d / (2 * STEP) * np.abs(dp) / LAMBDA
+        delta_error = np.hypot(_norm(g * a.half(self.o)) / math.sqrt(3), WALK * a.ulp * math.sqrt(d) * _norm(g * self.o))
+        delta_error = delta_error + _norm(g * (out.budget / LAMBDA))
+        dp_error = WALK * a.ulp * math.sqrt(d) * _root(g, self.v.T) + a.ulp * d / (2 * STEP) * np.abs(dp) / LAMBDA
         shift = np.abs(ds) * self.common
-        variance = ds**2 * self._rounded() + p2 * dp_error**2
-        by_query = variance + p2 * delta_error**2
+        deviation = np.sqrt((ds * self.random) ** 2 + a.half(ds) ** 2 / 3 + (p * dp_error) ** 2)
+        by_query = np.hypot(deviation, p * delta_error)
+        p_deviation = np.sqrt((p * self.random) ** 2 + a.half(p) ** 2 / 3)
+        p_shift = p * self.common
+        low, high = self._moved(stored_log=True)
+        if self.coarse.any():
+            moved = np.where(self.coarse, np.maximum(high - p, p - low), 0.0)
+            p_shift = p_shift + moved
+            reaches = np.abs(dp - delta) + LAMBDA * (dp_error + delta_error)
+            shift = shift + np.where(moved == 0, 0.0, moved * reaches)
         dq, dk, dv = a.scale * (ds @ self.k), a.scale * (ds.T @ self.q), p.T @ g
         s = abs(a.scale)
-        dq_budget = LAMBDA * s * (np.sqrt(variance @ self.k**2) + delta_error * np.abs(p @ self.k)) + s * (shift @ np.abs(self.k))
-        dk_budget = LAMBDA * s * np.sqrt(by_query.T @ self.q**2) + s * (shift.T @ np.abs(self.q))
-        dv_budget = LAMBDA * np.sqrt((p2 * self._rounded()).T @ g**2) + (p * self.common).T @ np.abs(g)
-        return {
-            "dq": Result(dq, dq_budget + self._accumulated(t, s**2 * (ds**2 @ self.k**2), dq)),
-            "dk": Result(dk, dk_budget + self._accumulated(len(g), s**2 * (ds.T**2 @ self.q**2), dk)),
-            "dv": Result(dv, dv_budget + self._accumulated(len(g), p2.T @ g**2, dv)),
+        dq_budget = LAMBDA * s * (_root(deviation, self.k) + delta_error * np.abs(p @ self.k)) + s * (shift @ np.abs(self.k))
+        dk_budget = LAMBDA * s * _root(by_query.T, self.q) + s * (shift.T @ np.abs(self.q)) + self._blocks(len(g))
+        dv_budget = LAMBDA * _root(p_deviation.T, g) + p_shift.T @ np.abs(g) + self._blocks(len(g))
+        budgets = {
+            "dq": dq_budget + self._accumulated(t, s * _root(ds, self.k), dq),
+            "dk": dk_budget + self._accumulated(len(g), s * _root(ds.T, self.q), dk),
+            "dv": dv_budget + self._accumulated(len(g), _root(p.T, g), dv),
         }
+
+        @lru_cache(maxsize=1)
+        def steps() -> tuple[Reach, Reach]:
+            """P and dS, as they are multiplied."""
+            upstream, p_reach = Reach.exactly(g), self._p_reach
+            dp_reach = (upstream @ Reach.exactly(self.v.T)).in_sums(a.largest).narrowed(dp, LAMBDA * dp_error)
+            delta_reach = (upstream * out.reach().stored(a.format)).total(1).in_sums(a.largest).narrowed(delta, LAMBDA * delta_error)
+            return p_reach.stored(a.format), (p_reach * (dp_reach + -delta_reach)).stored(a.format)
+
+        def reach(name: str, values: Values) -> Callable[[], Reach]:
+            def found() -> Reach:
+                p_reach, ds_reach = steps()
+                left, right = {"dq": (ds_reach, self.k), "dk": (ds_reach.transposed, self.q), "dv": (p_reach.transposed, g)}[name]
+                return (left @ Reach.exactly(right)).in_sums(a.largest).narrowed(values, budgets[name])
+
+            return found
+
+        return {n: Result(x, budgets[n], reach(n, x)) for n, x in (("dq", dq), ("dk", dk), ("dv", dv))}
+
+
+def _weighted(p: Values, seen: Flags, v: Values) -> Values:
+    """p·v over the keys that are seen."""
+    finite = np.isfinite(v)
+    found: Values = p @ np.where(finite, v, 0.0)
+    if finite.all():
+        return found
+    for end in (np.inf, -np.inf, np.nan):
+        here = np.isnan(v) if np.isnan(end) else v == end
+        found = np.where(seen.astype(np.float32) @ here.astype(np.float32) > 0, found + end, found)
+    return found
+
+
+def _level(s: Values) -> Values:
+    """log Σ e^s of rows, [m, 1]; ±Inf where the largest is."""
+    top: Values = s.max(axis=1, keepdims=True)
+    from_zero = np.where(np.isinf(top), 0.0, top)
+    sums = evaluate("exp", s - from_zero).sum(axis=1, keepdims=True)
+    return np.asarray(np.where(np.isinf(top), top, top + evaluate("log", sums)))
+
+
+def _level_of_others(s: Values) -> Values:
+    """log Σ e^s over the other elements of a row, for each element."""
+    first = s.argmax(axis=1)[:, None]
+    rest = s.copy()
+    np.put_along_axis(rest, first, -np.inf, axis=1)
+    level = _level(s)
+    with np.errstate(invalid="ignore"):
+        found = level + evaluate("log1p", -evaluate("exp", s - level))
+    found = np.where(np.isinf(level), level, found)
+    np.put_along_axis(found, first, _level(rest), axis=1)
+    return np.asarray(found)
+
+
+def _norm(x: Values) -> Values:
+    """Euclidean norms of rows, [m, 1], wherever in float64's range."""
+    unit = np.abs(x).max(axis=1, keepdims=True, initial=0.0)
+    unit = np.where((unit > 0) & np.isfinite(unit), unit, 1.0)
+    found: Values = np.sqrt(((x / unit) ** 2).sum(axis=1, keepdims=True)) * unit
+    return found
+
+
+def _root(x: Values, y: Values) -> Values:
+    """√(x²·y²) of squares taken element by element, [m, k] and [k, n], wherever in float64's range."""
+    rows, columns = (np.abs(v).max(axis=axis, keepdims=True, initial=0.0) for v, axis in ((x, 1), (y, 0)))
+    rows, columns = (np.where((u > 0) & np.isfinite(u), u, 1.0) for u in (rows, columns))
+    found: Values = np.sqrt((x / rows) ** 2 @ (y / columns) ** 2) * rows * columns
+    return found

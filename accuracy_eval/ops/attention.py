@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
 from accuracy_eval.cpu_ref.attention import Attention, Result, backward, forward
+from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.formats import Values, decode
 from accuracy_eval.ops.spec import (
@@ -19,6 +21,7 @@ from accuracy_eval.ops.spec import (
     Reference,
     bounded,
     operand_formats,
+    reaching,
     rows_and_columns,
 )  # fmt: skip
 from accuracy_eval.records import Case, OptionValue
@@ -119,20 +122,28 @@ def _values(case: Case, inputs: Inputs, name: str) -> Values:
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     q, k, v = (_values(case, inputs, n) for n in "qkv")
     problem = Attention(q, k, v, scale_of(case), bool(option(case, "causal")), int(option(case, "window")), inputs["q"].format)
-    found: dict[str, Result] = {}
+
+    @lru_cache(maxsize=1)
+    def found() -> dict[str, Result]:  # one pass gives every output
+        return forward(problem) if case.direction == "fwd" else backward(problem, _values(case, inputs, "grad_out"))
+
+    def laid_out(output: Output, x: Any) -> Any:
+        back = unorder(case.layout) if x.ndim == 4 else tuple(range(x.ndim))
+        return x.transpose(back).reshape(rows_and_columns(output.shape))
 
     def panels(output: Output) -> Iterator[Panel]:
-        if not found:  # one pass gives every output
-            found.update(forward(problem) if case.direction == "fwd" else backward(problem, _values(case, inputs, "grad_out")))
-        result = found[output.name]
-        rows = rows_and_columns(output.shape)
-        back = unorder(case.layout) if result.values.ndim == 4 else tuple(range(result.values.ndim))
-        yield Panel(0, *(x.transpose(back).reshape(rows) for x in bounded(result.values, result.budget)))
+        result = found()[output.name]
+        yield Panel(0, *(laid_out(output, x) for x in bounded(result.values, result.budget)))
 
-    def panels_of(output: Output) -> Callable[[], Iterator[Panel]]:
-        return lambda: panels(output)
+    def reach(output: Output) -> Reach:
+        whole = found()[output.name].reach()
+        return Reach(*(laid_out(output, x) for x in (whole.low, whole.high, whole.nan)))
 
-    return {o.name: Reference("values", o.format, o.shape, contract, panels_of(o)) for o in _outputs(case, encoding)}
+    def reference(output: Output) -> Reference:
+        exempt = reaching(partial(reach, output), output.format)
+        return Reference("values", output.format, output.shape, contract, partial(panels, output), exempt=exempt)
+
+    return {o.name: reference(o) for o in _outputs(case, encoding)}
 
 
 def _refuse(case: Case) -> str | None:
