@@ -1,9 +1,12 @@
-"""SHA-256 of codes and of plain data: the one definition every digest in a dump follows."""
+"""SHA-256 of codes, and of the program itself: the one definition every digest in a dump follows."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import numpy as np
@@ -49,3 +52,20 @@ def _blocks(codes: NDArray[Any]) -> Iterable[NDArray[Any]]:
         step = max(1, _BLOCK // (codes.nbytes // codes.shape[0]))
         for first in range(0, codes.shape[0], step):
             yield np.ascontiguousarray(codes[first : first + step], little)
+
+
+@cache
+def program_digest() -> str:
+    """SHA-256 over the package's programs and tables (.py, .toml): equal digests do the same with the same input."""
+    digest = hashlib.sha256(usedforsecurity=False)
+    for name, file in _sources(resources.files("accuracy_eval"), ""):
+        digest.update(f"{name}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in sorted(folder.iterdir(), key=lambda f: f.name):
+        if entry.is_dir():
+            yield from _sources(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith((".py", ".toml")):
+            yield f"{prefix}{entry.name}", entry

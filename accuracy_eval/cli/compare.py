@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 FORMS = "xlsx,html,json,csv,md,junit"
 DEFAULT_FORMS = "xlsx,html,json"
+JOURNAL = "compare.journal"  # beside the reports, as long as they are not written
 MAX_CHANGES = 40  # lines said about a baseline
 FOR_ARRAYS = {"dumps", "labels", "forms", "out", "baseline", "strict", "quiet", "verbose", "as_json"}  # the parameters they have use for
 
@@ -81,30 +83,52 @@ def compare_command(
     chosen = {n: options.pop(n) for n in FILTERS}
     keep = case_filter(chosen)
     before = _baseline(options["baseline"])
-    if any(map(is_foreign, dumps)):
-        results = _arrays(dumps, options["labels"])
-    else:
-        with progress("compare", quiet=quiet or as_json) as update:
-            results = compare_dumps(
-                *dumps, labels=options["labels"], reference=options["reference"], reference_cache=options["reference_cache"],
-                gates=options["gates"], cases=options["cases"], keep=keep,
-                cross_format=options["cross_format"], verify=not options["no_verify"], explain=options["explain"],
-                unit=options["unit"], workers=options["workers"], progress=update,
-            )  # fmt: skip
-    if before is None:
-        return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
-    from accuracy_eval.history import changes, summary
+    with _resumable(out, quiet=quiet) as journal:
+        if any(map(is_foreign, dumps)):
+            results = _arrays(dumps, options["labels"])
+        else:
+            with progress("compare", quiet=quiet or as_json) as update:
+                results = compare_dumps(
+                    *dumps, labels=options["labels"], reference=options["reference"], reference_cache=options["reference_cache"],
+                    gates=options["gates"], cases=options["cases"], keep=keep,
+                    cross_format=options["cross_format"], verify=not options["no_verify"], explain=options["explain"],
+                    unit=options["unit"], workers=options["workers"], journal=journal if wanted else None, progress=update,
+                )  # fmt: skip
+        if before is None:
+            return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
+        from accuracy_eval.history import changes, summary
 
-    part = bool(options["cases"]) or any(chosen.values())
-    found = [c for c in changes(before, results) if not (part and c.kind == "gone")]  # what was not asked for is not gone
-    results = replace(results, notes=(*results.notes, summary(found, "/".join(Path(options["baseline"]).parts[-2:]))))
-    code = present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
+        part = bool(options["cases"]) or any(chosen.values())
+        found = [c for c in changes(before, results) if not (part and c.kind == "gone")]  # what was not asked for is not gone
+        results = replace(results, notes=(*results.notes, summary(found, "/".join(Path(options["baseline"]).parts[-2:]))))
+        code = present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
     if not quiet and not as_json:
         for change in found[:MAX_CHANGES]:
             click.echo(change.line)
         if len(found) > MAX_CHANGES:
             click.echo(f"and {len(found) - MAX_CHANGES} more changes")
     return code
+
+
+@contextmanager
+def _resumable(out: str | None, *, quiet: bool) -> Iterator[Callable[[Sequence[str]], Path]]:
+    """What names the journal beside the reports by the dumps' labels. It goes when the reports are written, and stays when that fails."""
+    used: list[Path] = []
+
+    def journal(labels: Sequence[str]) -> Path:
+        used.append(_report_folder(out, labels) / JOURNAL)
+        if used[0].exists() and not quiet:
+            click.echo(f"compare: cases of this comparison that {used[0]} holds are not judged again", err=True)
+        return used[0]
+
+    try:
+        yield journal
+    except KeyboardInterrupt:
+        for path in used:
+            click.echo(f"compare: what is judged so far is kept in {path}; the same command goes on from there", err=True)
+        raise
+    for path in used:
+        path.unlink(missing_ok=True)
 
 
 def _arrays(paths: tuple[str, ...], labels: tuple[str, ...]) -> Results:
@@ -163,7 +187,7 @@ def present(
     from accuracy_eval.records import Verdict, to_json
     from accuracy_eval.report import write_reports
 
-    folder = Path(out) if out else Path("reports") / "-vs-".join(_folder_name(d.label) for d in results.dumps)
+    folder = _report_folder(out, [d.label for d in results.dumps])
     written = write_reports(results, folder, to=forms) if forms else []
     if as_json:
         import json
@@ -178,6 +202,10 @@ def present(
             click.echo(f"  {path}")
     warned = any(t.verdict is Verdict.WARN for t in results.tensors)
     return max(results.exit_code, 1) if strict and warned else results.exit_code
+
+
+def _report_folder(out: str | None, labels: Sequence[str]) -> Path:
+    return Path(out) if out else Path("reports") / "-vs-".join(map(_folder_name, labels))
 
 
 def _folder_name(label: str) -> str:

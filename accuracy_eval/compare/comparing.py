@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from accuracy_eval.compare.comparison import Comparison, Options
-from accuracy_eval.compare.joining import never_visited
+from accuracy_eval.compare.joining import Key, never_visited
+from accuracy_eval.compare.journal import Journal
 from accuracy_eval.compare.judging import ReferenceMode
 from accuracy_eval.compare.summary import explanations, gathered
 from accuracy_eval.compare.workers import dealt, default_workers, shared
@@ -30,6 +32,7 @@ def compare_dumps(
     explain: bool = False,
     unit: str | None = None,
     workers: int | None = None,
+    journal: str | Path | Callable[[Sequence[str]], Path] | None = None,
     progress: Progress | None = None,
 ) -> Results:
     """Judge one or more dumps (files or folders of parts).
@@ -45,26 +48,38 @@ def compare_dumps(
     explain       also name the order of operations that makes each product's bits, of `unit`'s arithmetic or of the dump's own device;
                   it changes no verdict
     workers       processes that share the cases; None: one a core from 1,000 cases on. The results are the same
+    journal       file, or (labels of the dumps) -> file, that keeps every case as it is judged. Where it holds cases of the same comparison
+                  (program, limits, options, dumps by digest) they are taken over; the results are the same. It stays when all is done
     FileError for a file that cannot be used, UsageError for an unknown case or profile. Nothing judged is a result with exit code 2.
     """
     if not paths:
         raise UsageError("compare needs at least one dump")
     options = Options(tuple(map(str, paths)), tuple(labels), gates, reference, reference_cache, cross_format, verify, explain, unit)
-    tensors: list[TensorResult] = []
-    skipped: list[NotCompared] = []
     with Comparison(options) as comparison:
         joined = comparison.join(cases, keep)
-        crew = default_workers(len(joined)) if workers is None else workers
-        batches = dealt(list(joined), crew)
-        number = 0
-        for found in comparison.run(batches, joined) if crew == 1 else shared(options, batches, joined, crew):
-            for key, results in found:
-                for result in results:
-                    (skipped if isinstance(result, NotCompared) else tensors).append(result)  # type: ignore[arg-type]
-                number += 1
-                if progress:
-                    progress(number, len(joined), key[0])
+        judged: dict[Key, list[TensorResult | NotCompared]] = {}
+        with _journal(journal, comparison) as kept:
+            judged.update((key, kept.judged[key]) for key in joined if kept and key in kept.judged)
+            left = [key for key in joined if key not in judged]
+            crew = default_workers(len(left)) if workers is None or not left else workers
+            batches = dealt(left, crew)
+            for found in comparison.run(batches, joined) if crew == 1 else shared(options, batches, joined, crew):
+                if kept:
+                    kept.add(found)
+                for key, results in found:
+                    judged[key] = results
+                    if progress:
+                        progress(len(judged), len(joined), key[0])
+        every = [result for key in joined for result in judged[key]]
+        tensors = [r for r in every if isinstance(r, TensorResult)]
+        skipped = [r for r in every if isinstance(r, NotCompared)]
         if not cases:
             skipped += [n for e in comparison.entries for n in never_visited(e, keep)]
-        judged = gathered(comparison.entries, comparison.profile, tensors, skipped, reference, joined)
-        return replace(judged, notes=(*judged.notes, *explanations(comparison.entries, tensors))) if explain else judged
+        all_of_it = gathered(comparison.entries, comparison.profile, tensors, skipped, reference, joined)
+        return replace(all_of_it, notes=(*all_of_it.notes, *explanations(comparison.entries, tensors))) if explain else all_of_it
+
+
+def _journal(place: str | Path | Callable[[Sequence[str]], Path] | None, comparison: Comparison) -> Journal | AbstractContextManager[None]:
+    if place is None:
+        return nullcontext()
+    return Journal(place([e.label for e in comparison.entries]) if callable(place) else Path(place), comparison.identity())

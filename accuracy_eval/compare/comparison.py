@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from accuracy_eval.compare.joining import Entry, Joined, Key, join, labels_of
 from accuracy_eval.compare.judging import How, ReferenceMode, compare_case, explainer_of
+from accuracy_eval.digests import program_digest
 from accuracy_eval.gates import load_profile
-from accuracy_eval.records import Case, CaseRecord, NotCompared, TensorResult
+from accuracy_eval.records import Case, CaseRecord, NotCompared, TensorResult, to_json
 from accuracy_eval.reference_cache import ReferenceCache
 from accuracy_eval.store import Dump
 
@@ -37,6 +41,7 @@ class Comparison:
     """Open dumps and how to judge them. Use as a context manager."""
 
     def __init__(self, options: Options) -> None:
+        self._options = options
         self.profile = load_profile(options.gates)
         dumps = [Dump.open(p) for p in options.paths]
         for d in dumps:
@@ -57,6 +62,17 @@ class Comparison:
 
     def join(self, cases: Sequence[str] = (), keep: Callable[[Case], bool] = lambda case: True) -> Joined:
         return join(self.entries, cases, keep)
+
+    def identity(self) -> str:
+        """What the results of its cases follow from, as a digest: the program, the libraries it computes with, the limits, the options, all
+        that the dumps say of results, their codes by digest included."""
+        o = self._options
+        found = {
+            "program": program_digest(), "libraries": {n: version(n) for n in ("numpy", "numba")}, "profile": to_json(self.profile),
+            "options": [o.reference, o.cross_format, o.verify, o.explain, o.unit],
+            "dumps": [[e.label, str(e.dump.path), e.dump.documents_digest()] for e in self.entries],
+        }  # fmt: skip
+        return hashlib.sha256(json.dumps(found, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 
     def run(self, batches: Iterable[Sequence[Key]], joined: Mapping[Key, Mapping[str, CaseRecord]]) -> Iterator[Found]:
         """The results of each batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,11 +17,11 @@ from numpy.typing import NDArray
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.errors import CorruptFile, NotADump, SchemaError, UsageError
 from accuracy_eval.formats import FORMATS, Codes, get_format
-from accuracy_eval.records import CaseRecord, TensorRecord
+from accuracy_eval.records import CaseRecord, TensorRecord, to_json
 from accuracy_eval.store.guard import check_structure, damage_named, dataset, import_h5py, open_file
 from accuracy_eval.store.joining import Contents, Item, join, load
 from accuracy_eval.store.parts import part_files
-from accuracy_eval.store.schema import ROLES, Key, content_digest
+from accuracy_eval.store.schema import ROLES, Key, content_digest, dump_json
 from accuracy_eval.threads import map_threads
 
 KEPT_OPEN = 8  # files at most: a folder of parts has one a case
@@ -91,6 +92,12 @@ class Dump:
     def _close_all_but(self, count: int) -> None:
         while len(self._open) > count:
             self._open.popitem(last=False)[1][0].close()
+
+    def documents_digest(self) -> str:
+        """SHA-256 of all that the documents say but times: info, platforms, and records with their digests, reasons and notes."""
+        platforms = {id(i.platform): to_json(i.platform) for i in self._contents.items}
+        said = [[list(i.entry.key), i.entry.data, platforms[id(i.platform)]] for i in self._contents.items]
+        return hashlib.sha256(dump_json([to_json(self.info), said]), usedforsecurity=False).hexdigest()
 
     def record(self, case_id: str, candidate: str = "default") -> CaseRecord:
         """The record of that case and candidate; UsageError where the dump has none."""

@@ -1,0 +1,99 @@
+"""Judged cases kept in a file while a comparison runs, so that one that was interrupted goes on where it stopped.
+
+A line is a SHA-256 and JSON: the first names the comparison (`Comparison.identity`), every other a case with its results. Each digest
+covers that name too, so no line says anything about another comparison. Reading ends at the first line that is not whole, and the file
+is cut there: what was half written when the process ended is judged again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from accuracy_eval.compare.comparison import Found
+from accuracy_eval.compare.joining import Key
+from accuracy_eval.errors import FileError, UsageError
+from accuracy_eval.records import NotCompared, TensorResult, Verdict, from_json, to_json
+
+Judged = list[TensorResult | NotCompared]
+KINDS: dict[str, type[TensorResult | NotCompared]] = {"tensor": TensorResult, "not_compared": NotCompared}
+NAMES = {kind: name for name, kind in KINDS.items()}
+
+
+class Journal:
+    """The journal of a comparison. Use as a context manager; `judged` holds what an earlier run of the same comparison left.
+
+    UsageError while another process writes it, FileError where it cannot be written.
+    """
+
+    def __init__(self, path: Path, identity: str) -> None:
+        self.path, self._identity = path, identity
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        except OSError as error:
+            raise FileError(f"{path}: cannot be written: {error.strerror}; name another folder with -o") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise UsageError(f"{path.parent}: another comparison is writing there; wait for it, or name another folder with -o") from None
+        self.judged: dict[Key, Judged] = {}
+        whole = 0
+        for end, data in self._lines():
+            if not self._take(whole == 0, data):
+                break
+            whole = end
+        self._file.seek(whole)
+        self._file.truncate()
+        if not whole:
+            self._write({"comparison": identity})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()
+
+    def add(self, found: Found) -> None:
+        """Keep results. Cases with an error are left out: a process that was lost may not be the next time."""
+        for (ident, candidate), results in found:
+            if all(r.verdict is not Verdict.ERROR for r in results):
+                self._write([ident, candidate, [[NAMES[type(r)], to_json(r)] for r in results]])
+        self._file.flush()
+
+    def _write(self, data: Any) -> None:
+        text = json.dumps(data, allow_nan=False).encode()
+        self._file.write(self._digest(text) + b" " + text + b"\n")
+
+    def _digest(self, text: bytes) -> bytes:
+        return hashlib.sha256(self._identity.encode() + text, usedforsecurity=False).hexdigest().encode()
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        """(offset behind it, text) of every line whose digest is right, up to the first whose is not."""
+        end = 0
+        for line in self._file:
+            end += len(line)
+            digest, _, text = line.partition(b" ")
+            if not text.endswith(b"\n") or digest != self._digest(text[:-1]):
+                return
+            yield end, text
+
+    def _take(self, first: bool, text: bytes) -> bool:
+        """Whether a line is what it should be; its results are then held."""
+        data = json.loads(text)
+        if first:
+            return bool(data == {"comparison": self._identity})
+        ident, candidate, results = data
+        self.judged[ident, candidate] = _judged(results)
+        return True
+
+
+def _judged(results: Iterable[tuple[str, Any]]) -> Judged:
+    return [from_json(KINDS[kind], data) for kind, data in results]
