@@ -299,17 +299,70 @@ def test_a_gradient_of_scores_may_overflow_where_it_is_stored(grad, result, pass
     assert judged(case, given, "dq", [[[[result]]]]) is passes
 
 
+# --- norms of rows whose squares float32 cannot add
+
+
+def norm_of(op, values, result, fmt="float32", **more):
+    """Whether `result` passes as y of the row `values`, its weights 1 and its bias 0; or as another output, of upstream ones."""
+    tensor = more.pop("tensor", "y")
+    n = len(values)
+    case = make_case(op, (("m", 1), ("n", n)), format=fmt, direction="fwd" if tensor == "y" else "bwd")
+    given = {"x": coded([values], fmt), "weight": coded(np.ones(n), fmt)} | ({"bias": coded(np.zeros(n), fmt)} if op == "layernorm" else {})
+    given |= {} if tensor == "y" else {"grad_y": coded(np.ones((1, n)), fmt)}
+    return judged(case, given, tensor, [result] if tensor in ("y", "dx") else result)
+
+
+@pytest.mark.parametrize(
+    ("x", "result", "passes"),
+    [
+        (3e19, 1.0, True), (3e19, 0.0, True), (3e19, math.nan, True), (3e19, math.inf, False), (3e19, 1.01, False), (3e19, 0.5, False),
+        (3e18, 1.0, True), (3e18, 0.0, False), (3e18, math.nan, False), (3e18, 1.01, False),
+    ],
+)  # fmt: skip
+def test_a_root_mean_square_that_overflows_makes_zeros_or_nan(x, result, passes):
+    # the squares of four elements: 4·9e38 is beyond float32, 4·9e36 is not; y = ±1
+    assert norm_of("rmsnorm", [x, -x, x, -x], [result, -1.0, 1.0, -1.0] if result != 0.0 else [0.0] * 4) is passes
+
+
+def test_the_squares_of_float64_overflow_later():
+    assert norm_of("rmsnorm", [1e150, -1e150], [1.0, -1.0], "float64")
+    assert not norm_of("rmsnorm", [1e150, -1e150], [0.0, 0.0], "float64")
+    assert norm_of("rmsnorm", [1e200, -1e200], [1.0, -1.0], "float64")
+    assert norm_of("rmsnorm", [1e200, -1e200], [0.0, 0.0], "float64")
+    assert not norm_of("rmsnorm", [1e200, -1e200], [1.0, -1.01], "float64")
+
+
+def test_gradients_of_a_weight_may_lack_a_row_whose_squares_overflow():
+    big, small = [3e19, 3e19], [3e18, 3e18]
+    for row, result, passes in ((big, [1.0, 1.0], True), (big, [0.0, 0.0], True), (big, [math.nan] * 2, True), (big, [3.0, 1.0], False),
+                                (small, [1.0, 1.0], True), (small, [0.0, 0.0], False), (small, [math.nan] * 2, False)):  # fmt: skip
+        assert norm_of("rmsnorm", row, result, tensor="dweight") is passes
+
+
+def test_a_saved_mean_of_16_bits_moves_what_lies_near_it_and_no_more():
+    # mean 100.5, deviation ½: bfloat16 keeps 100 or 101 of it, so that h = ±1 may be off by 1
+    case = make_case("layernorm", (("m", 1), ("n", 2)), format="bfloat16", direction="bwd")
+    given = {"x": coded([[100.0, 101.0]], "bfloat16"), "weight": coded([1.0, 1.0], "bfloat16"), "bias": coded([0.0, 0.0], "bfloat16"),
+             "grad_y": coded([[1.0, 1.0]], "bfloat16")}  # fmt: skip
+    for result, passes in (([-1.0, 1.0], True), ([-2.0, 0.0], True), ([-8.0, 8.0], False)):
+        assert judged(case, given, "dweight", result) is passes
+    forward = make_case("layernorm", (("m", 1), ("n", 2)), format="bfloat16")
+    assert not judged(forward, {n: given[n] for n in ("x", "weight", "bias")}, "y", [[-2.0, 0.0]])
+
+
 # --- whole classes, as torch's CPU computes them
 
 
 @pytest.mark.parametrize("input_class", ["wide", "huge", "specials", "codes", "subnormal", "tiny"])
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-@pytest.mark.parametrize("op", ["rope", "silu", "swiglu", "attention"])
+@pytest.mark.parametrize("op", ["rope", "silu", "swiglu", "attention", "rmsnorm"])
 def test_healthy_results_of_extreme_operands_pass(op, direction, input_class):
     form = {"activation": "silu", "bias": True} if op == "silu" else {"activation": "silu", "gated": True, "alpha": 0.75, "residual": True}
     for fmt in ("float32", "float16", "bfloat16"):
         if op == "rope":
             case = make_case("rope", (("s", 12), ("h", 2), ("d", 16)), format=fmt, direction=direction, input_class=input_class)
+        elif op == "rmsnorm":
+            case = make_case("rmsnorm", (("m", 12), ("n", 48)), format=fmt, direction=direction, input_class=input_class)
         elif op == "attention":
             shape = (("b", 1), ("h", 2), ("g", 1), ("s", 20), ("t", 20), ("d", 16))
             case = make_case("attention", shape, layout="bhsd", format=fmt, direction=direction, input_class=input_class)

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from accuracy_eval.contracts import LAMBDA
 from accuracy_eval.cpu_ref.flush import SMALLEST, lost_steps, stored
+from accuracy_eval.cpu_ref.magnitudes import norm
+from accuracy_eval.cpu_ref.magnitudes import root as squares_root
 from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.cpu_ref.special import evaluate
 from accuracy_eval.formats import Values, get_format, ulp
@@ -154,7 +156,7 @@ class _Head:
         total = weights.sum(axis=1, keepdims=True)
         self.p = np.where(self.nothing, 0.0, weights / total)
         self.log = (top + evaluate("log", total))[:, 0]
-        root = a.scale * _root(self.q, self.k.T)
+        root = a.scale * squares_root(self.q, self.k.T)
         size = np.abs(s)
         # relative errors of an element of P: of its exponent, and of the arithmetic around it
         level = np.maximum(size, np.where(np.isfinite(top), np.abs(top), 0.0))  # s − max and s − L round at the larger of the two
@@ -218,11 +220,11 @@ class _Head:
         v = np.where(np.isfinite(self.v), self.v, 0.0)
         low, high = self._moved(stored_log=False)
         deviation = np.sqrt((self.p * self.random) ** 2 + self.a.half(self.p) ** 2 / 3)
-        off = _norm(self.p * self.random)
-        spread = np.hypot(_root(deviation, v), off * np.abs(self.o))
+        off = norm(self.p * self.random, 1)
+        spread = np.hypot(squares_root(deviation, v), off * np.abs(self.o))
         reach = np.abs(v)
         shift = (self.p * self.common) @ reach + (self.p * self.common).sum(axis=1, keepdims=True) * np.abs(self.o)
-        adding = self._accumulated(self.p.shape[1], _root(self.p, v), self.o)
+        adding = self._accumulated(self.p.shape[1], squares_root(self.p, v), self.o)
         budget = LAMBDA * spread + shift + adding + SOFT * self.a.ulp * np.abs(self.o)
         if self.coarse.any():
             moved = np.maximum(high - self.p, self.p - low)
@@ -237,7 +239,7 @@ class _Head:
     @property
     def lse(self) -> Result:
         shift = (self.p * self.common).sum(axis=1)
-        budget = LAMBDA * _norm(self.p * self.random)[:, 0] + shift + SOFT * self.a.ulp * (1 + np.abs(self.log))
+        budget = LAMBDA * norm(self.p * self.random, 1)[:, 0] + shift + SOFT * self.a.ulp * (1 + np.abs(self.log))
         if self.coarse.any():
             least, most = (_level(np.where(self.seen, self.s + sign * self.error, -np.inf))[:, 0] for sign in (-1.0, 1.0))
             budget = np.where(self.coarse[:, 0], budget + np.fmax(most - self.log, self.log - least), budget)
@@ -251,9 +253,9 @@ class _Head:
         delta = (g * self.o).sum(axis=1, keepdims=True)
         ds = np.where(self.seen, p * (dp - delta), 0.0)
         # δ from a stored O; dP from a float32 accumulator
-        delta_error = np.hypot(_norm(g * a.half(self.o)) / math.sqrt(3), WALK * a.ulp * math.sqrt(d) * _norm(g * self.o))
-        delta_error = delta_error + _norm(g * (out.budget / LAMBDA))
-        dp_error = WALK * a.ulp * math.sqrt(d) * _root(g, self.v.T) + a.ulp * d / (2 * STEP) * np.abs(dp) / LAMBDA
+        delta_error = np.hypot(norm(g * a.half(self.o), 1) / math.sqrt(3), WALK * a.ulp * math.sqrt(d) * norm(g * self.o, 1))
+        delta_error = delta_error + norm(g * (out.budget / LAMBDA), 1)
+        dp_error = WALK * a.ulp * math.sqrt(d) * squares_root(g, self.v.T) + a.ulp * d / (2 * STEP) * np.abs(dp) / LAMBDA
         shift = np.abs(ds) * self.common
         deviation = np.sqrt((ds * self.random) ** 2 + a.half(ds) ** 2 / 3 + (p * dp_error) ** 2)
         by_query = np.hypot(deviation, p * delta_error)
@@ -267,13 +269,13 @@ class _Head:
             shift = shift + np.where(moved == 0, 0.0, moved * reaches)
         dq, dk, dv = a.scale * (ds @ self.k), a.scale * (ds.T @ self.q), p.T @ g
         s = abs(a.scale)
-        dq_budget = LAMBDA * s * (_root(deviation, self.k) + delta_error * np.abs(p @ self.k)) + s * (shift @ np.abs(self.k))
-        dk_budget = LAMBDA * s * _root(by_query.T, self.q) + s * (shift.T @ np.abs(self.q)) + self._blocks(len(g))
-        dv_budget = LAMBDA * _root(p_deviation.T, g) + p_shift.T @ np.abs(g) + self._blocks(len(g))
+        dq_budget = LAMBDA * s * (squares_root(deviation, self.k) + delta_error * np.abs(p @ self.k)) + s * (shift @ np.abs(self.k))
+        dk_budget = LAMBDA * s * squares_root(by_query.T, self.q) + s * (shift.T @ np.abs(self.q)) + self._blocks(len(g))
+        dv_budget = LAMBDA * squares_root(p_deviation.T, g) + p_shift.T @ np.abs(g) + self._blocks(len(g))
         budgets = {
-            "dq": dq_budget + self._accumulated(t, s * _root(ds, self.k), dq),
-            "dk": dk_budget + self._accumulated(len(g), s * _root(ds.T, self.q), dk),
-            "dv": dv_budget + self._accumulated(len(g), _root(p.T, g), dv),
+            "dq": dq_budget + self._accumulated(t, s * squares_root(ds, self.k), dq),
+            "dk": dk_budget + self._accumulated(len(g), s * squares_root(ds.T, self.q), dk),
+            "dv": dv_budget + self._accumulated(len(g), squares_root(p.T, g), dv),
         }
 
         @lru_cache(maxsize=1)
@@ -326,19 +328,3 @@ def _level_of_others(s: Values) -> Values:
     found = np.where(np.isinf(level), level, found)
     np.put_along_axis(found, first, _level(rest), axis=1)
     return np.asarray(found)
-
-
-def _norm(x: Values) -> Values:
-    """Euclidean norms of rows, [m, 1], wherever in float64's range."""
-    unit = np.abs(x).max(axis=1, keepdims=True, initial=0.0)
-    unit = np.where((unit > 0) & np.isfinite(unit), unit, 1.0)
-    found: Values = np.sqrt(((x / unit) ** 2).sum(axis=1, keepdims=True)) * unit
-    return found
-
-
-def _root(x: Values, y: Values) -> Values:
-    """√(x²·y²) of squares taken element by element, [m, k] and [k, n], wherever in float64's range."""
-    rows, columns = (np.abs(v).max(axis=axis, keepdims=True, initial=0.0) for v, axis in ((x, 1), (y, 0)))
-    rows, columns = (np.where((u > 0) & np.isfinite(u), u, 1.0) for u in (rows, columns))
-    found: Values = np.sqrt((x / rows) ** 2 @ (y / columns) ** 2) * rows * columns
-    return found

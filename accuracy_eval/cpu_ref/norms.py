@@ -4,18 +4,25 @@
     q = g·w, dx = r·(q − mean q − h·mean(q·h)), dw = Σ g·h, db = Σ g   (RMS norm: no mean q)
 
 Sums run in float32 (float64 for such operands). h, q and the products under dw may be rounded to the operands' format, as unfused code
-does; each such error is independent of the others.
+does, and so may the mean that a backward pass takes from the forward one; each such error is independent of the others.
+
+Where squares or their sum leave the range of those sums, r is 0 on a healthy device, or NaN: so are h, and what follows from it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accuracy_eval.contracts import LAMBDA
-from accuracy_eval.formats import Values, get_format, ulp
+from accuracy_eval.cpu_ref.flush import lost_steps, stored
+from accuracy_eval.cpu_ref.magnitudes import norm
+from accuracy_eval.cpu_ref.reach import Reach
+from accuracy_eval.formats import Values, get_format
 
 WALK = LAMBDA * 0.3  # what a random walk of roundings reaches, in ulps of its size: the rms of one is 0.3
 
@@ -36,77 +43,137 @@ class Norm:
         """A relative step of the arithmetic in between."""
         return 2.0**-52 if self.format == "float64" else 2.0**-23
 
+    @property
+    def largest(self) -> float:
+        """Of the sums."""
+        return get_format("float64" if self.format == "float64" else "float32").max
+
     def stored(self, values: Values) -> Values:
-        """What a rounding to the operands' format may cost: half a step, doubled (docs/budgets.md); wider formats are the arithmetic's."""
-        return ulp(values, self.format) if get_format(self.format).bits <= 16 else np.abs(values) * self.unit
+        """What a rounding to the operands' format may cost; wider formats are the arithmetic's."""
+        size = np.abs(values)
+        return stored(size, self.format) if get_format(self.format).bits <= 16 else size * self.unit
+
+
+@dataclass(frozen=True)
+class Result:
+    """A tensor's values and the largest error of each; and what it may hold instead, asked for where it does."""
+
+    values: Values
+    budget: Values
+    reach: Callable[[], Reach]
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """r [r, 1] with its relative error; h [r, n] with its error."""
+    """r [r, 1] with its relative error; h [r, n] with its error; rows [r, 1] whose squares may overflow."""
 
     scale: Values
     relative: float
     h: Values
     error: Values
+    beyond: NDArray[np.bool_]
+
+    @property
+    def scale_reach(self) -> Reach:
+        return Reach.around(self.scale, self.scale * self.relative, self.beyond).or_zero(self.beyond)
+
+    @property
+    def h_reach(self) -> Reach:
+        return Reach.around(self.h, self.error, self.beyond).or_zero(self.beyond)
 
 
-def _walk(a: Norm, length: int, energy: Values, value: Values) -> Values:
-    """A float32 sum of `length` terms whose squares add up to `energy`."""
-    allowed: Values = a.unit * (WALK * math.sqrt(length) * (np.sqrt(energy) + np.abs(value)) + 2 * np.abs(value))
-    return allowed
+def _walk(a: Norm, length: int, root: Values, value: Values) -> Values:
+    """A float32 sum of `length` terms, the root of whose squares' sum is given."""
+    allowed: Values = a.unit * (WALK * math.sqrt(length) * (root + np.abs(value)) + 2 * np.abs(value))
+    return allowed + lost_steps(length, flushes=a.format != "float64")
 
 
-def _steps(a: Norm) -> _Steps:
+def _mean(x: Values) -> Values:
+    """Of rows, [r, 1]; of finite ones finite."""
+    unit = np.abs(x).max(axis=1, keepdims=True)
+    unit = np.where((unit > 0) & np.isfinite(unit), unit, 1.0)
+    found: Values = (x / unit).mean(axis=1, keepdims=True) * unit
+    return found
+
+
+def _steps(a: Norm, *, saved: bool) -> _Steps:
+    """saved: with a mean that was stored in the operands' format."""
     n = a.x.shape[1]
-    mean = a.x.mean(axis=1, keepdims=True) if a.centred else np.zeros((len(a.x), 1))
+    mean = _mean(a.x) if a.centred else np.zeros((len(a.x), 1))
     c = a.x - mean
-    scale = 1.0 / np.sqrt((c**2).mean(axis=1, keepdims=True) + a.eps)
+    scale = 1.0 / np.hypot(norm(c, 1) / math.sqrt(n), math.sqrt(a.eps))
     relative = a.unit * (WALK * math.sqrt(n) / 2 + 4)
-    off = _walk(a, n, (c**2).sum(axis=1, keepdims=True) / n, mean * math.sqrt(n)) / math.sqrt(n) if a.centred else np.zeros_like(mean)
+    off = _walk(a, n, norm(c, 1) / math.sqrt(n), mean * math.sqrt(n)) / math.sqrt(n) if a.centred else np.zeros_like(mean)
+    if a.centred and saved:
+        off = off + a.stored(mean)
     h = c * scale
-    return _Steps(scale, relative, h, scale * (off + 2 * a.unit * np.abs(c)) + np.abs(h) * relative)
+    size = norm(a.x, 1)
+    beyond = np.isfinite(size) & (size >= math.sqrt(a.largest) * (1 - n * a.unit))
+    error = scale * (off + 2 * a.unit * np.abs(c)) + np.abs(h) * relative
+    # h = 0 there leaves the bias; without one the result is 0, which `reach` lets pass by itself
+    return _Steps(scale, relative, h, np.where(beyond & a.centred, np.abs(h) + error, error), beyond)
 
 
 _NO_WARNING = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # Inf − Inf and 0·Inf are NaN; a budget may overflow
 
 
 @_NO_WARNING
-def forward(a: Norm) -> tuple[Values, Values]:
-    """y [r, n] and the error before it is rounded."""
-    s = _steps(a)
+def forward(a: Norm) -> Result:
+    """y [r, n]."""
+    s = _steps(a, saved=False)
     product = s.h * a.weight
     y = product if a.bias is None else product + a.bias
-    return y, np.abs(a.weight) * (s.error + a.stored(s.h)) + a.unit * (np.abs(product) + np.abs(y))
+    budget = np.abs(a.weight) * (s.error + a.stored(s.h)) + a.unit * (np.abs(product) + np.abs(y))
+
+    def reach() -> Reach:
+        found = (s.h_reach.stored(a.format) * Reach.exactly(a.weight)).stored(a.format)
+        return found if a.bias is None else found + Reach.exactly(a.bias)
+
+    return Result(y, budget, reach)
 
 
 @_NO_WARNING
-def backward(a: Norm, g: Values) -> dict[str, tuple[Values, Values]]:
-    """dx [r, n], dweight [n], and with a bias dbias [n], each with its error, for the upstream gradient g [r, n]."""
-    s, (rows, n) = _steps(a), a.x.shape
+def backward(a: Norm, g: Values) -> dict[str, Result]:
+    """dx [r, n], dweight [n], and with a bias dbias [n], for the upstream gradient g [r, n]."""
+    s, (rows, n) = _steps(a, saved=True), a.x.shape
     q = g * a.weight
     q_error, h_error = a.stored(q), s.error + a.stored(s.h)
 
     def mean(terms: Values, error: Values) -> tuple[Values, Values]:
-        value = terms.mean(axis=1, keepdims=True)
-        spread = LAMBDA * np.sqrt((error**2).sum(axis=1, keepdims=True) / 3)
-        adding = _walk(a, n, (terms**2).sum(axis=1, keepdims=True), n * value)
+        value = _mean(terms)
+        spread = LAMBDA * norm(error, 1) / math.sqrt(3)
+        adding = _walk(a, n, norm(terms, 1), n * value)
         return value, (spread + adding) / n
 
-    along, along_error = mean(q * s.h, np.sqrt((q * h_error) ** 2 + (s.h * q_error) ** 2))
+    along, along_error = mean(q * s.h, np.hypot(q * h_error, s.h * q_error))
     along_error = along_error + s.relative * np.abs(q * s.h).mean(axis=1, keepdims=True)
     level, level_error = mean(q, q_error) if a.centred else (np.zeros((rows, 1)), np.zeros((rows, 1)))
     inner = q - level - s.h * along
     size = np.abs(q) + np.abs(level) + np.abs(s.h * along)
-    dx_error = s.scale * (q_error + level_error + np.abs(s.h) * along_error + np.abs(along) * h_error + a.stored(inner) + 4 * a.unit * size)
+    inner_error = q_error + level_error + np.abs(s.h) * along_error + np.abs(along) * h_error + a.stored(inner) + 4 * a.unit * size
+    dx = s.scale * inner
+    dx_error = s.scale * inner_error + np.abs(dx) * s.relative + np.where(s.beyond, np.abs(dx) + s.scale * size, 0.0)
     terms = g * s.h
-    spread = np.sqrt(((g * h_error) ** 2 + a.stored(terms) ** 2).sum(axis=0) / 3 + ((s.relative * terms) ** 2).sum(axis=0))
+    spread = np.hypot(np.hypot(norm(g * h_error, 0), norm(a.stored(terms), 0)) / math.sqrt(3), norm(s.relative * terms, 0))
     dw = terms.sum(axis=0)
+    dw_error = LAMBDA * spread[0] + _walk(a, rows, norm(terms, 0)[0], dw) + np.where(s.beyond, np.abs(terms), 0.0).sum(axis=0)
+    upstream, h_reach = Reach.exactly(g), s.h_reach.stored(a.format)
+
+    def sums(terms: Reach, axis: int, values: Values, error: Values) -> Reach:
+        return terms.total(axis).in_sums(a.largest).narrowed(values, error)
+
+    def dx_reach() -> Reach:
+        q_reach, one = (upstream * Reach.exactly(a.weight)).stored(a.format), Reach.exactly(np.full((1, 1), 1.0 / n))
+        along_reach = sums(q_reach * h_reach, 1, n * along, n * along_error) * one
+        level_reach = sums(q_reach, 1, n * level, n * level_error) * one if a.centred else Reach.exactly(np.zeros((1, 1)))
+        return (q_reach + -level_reach + -(h_reach * along_reach)).narrowed(inner, inner_error).stored(a.format) * s.scale_reach
+
     found = {
-        "dx": (s.scale * inner, dx_error + np.abs(s.scale * inner) * s.relative),
-        "dweight": (dw, LAMBDA * spread + _walk(a, rows, (terms**2).sum(axis=0), dw)),
+        "dx": Result(dx, dx_error, dx_reach),
+        "dweight": Result(dw, dw_error, lambda: sums((upstream * h_reach).stored(a.format), 0, dw, dw_error)),
     }
     if a.bias is not None:
         db = g.sum(axis=0)
-        found["dbias"] = (db, _walk(a, rows, (g**2).sum(axis=0), db))
+        db_error = _walk(a, rows, norm(g, 0)[0], db)
+        found["dbias"] = Result(db, db_error, lambda: sums(upstream, 0, db, db_error))
     return found

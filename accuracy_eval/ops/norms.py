@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
-from accuracy_eval.cpu_ref.norms import Norm, backward, forward
+from accuracy_eval.cpu_ref.norms import Norm, Result, backward, forward
 from accuracy_eval.formats import decode
 from accuracy_eval.ops.spec import (
     Encoding,
@@ -18,6 +18,7 @@ from accuracy_eval.ops.spec import (
     Reference,
     bounded,
     operand_formats,
+    reaching,
     rows_and_columns,
 )  # fmt: skip
 from accuracy_eval.records import Case
@@ -59,14 +60,19 @@ def _reference(centred: bool, case: Case, inputs: Inputs, encoding: Encoding, co
     values = {n: decode(c.codes, c.format) for n, c in inputs.items()}
     problem = Norm(values["x"], values["weight"], values.get("bias"), centred, float(case.option("eps", EPS)), inputs["x"].format)
 
+    @lru_cache(maxsize=1)
+    def found() -> dict[str, Result]:
+        return {"y": forward(problem)} if case.direction == "fwd" else backward(problem, values["grad_y"])
+
     def panels(output: Output) -> Iterator[Panel]:
-        found = forward(problem) if case.direction == "fwd" else backward(problem, values["grad_y"])[output.name]
-        yield Panel(0, *(v.reshape(rows_and_columns(output.shape)) for v in bounded(*found)))
+        result = found()[output.name]
+        yield Panel(0, *(v.reshape(rows_and_columns(output.shape)) for v in bounded(result.values, result.budget)))
 
-    def panels_of(output: Output) -> Callable[[], Iterator[Panel]]:
-        return lambda: panels(output)
+    def reference(output: Output) -> Reference:
+        exempt = reaching(lambda: found()[output.name].reach().rows, output.format)
+        return Reference("values", output.format, output.shape, contract, partial(panels, output), exempt=exempt)
 
-    return {o.name: Reference("values", o.format, o.shape, contract, panels_of(o)) for o in _outputs(centred, case, encoding)}
+    return {o.name: reference(o) for o in _outputs(centred, case, encoding)}
 
 
 def _op(name: str, equation: str, *, centred: bool) -> OpSpec:
