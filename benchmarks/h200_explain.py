@@ -8,8 +8,9 @@
 
 Operands are not stored: they are rebuilt from raw words of a counter generator by exactly defined steps, and their digests are checked.
 Outputs lie as codes in DIR/outputs-N.npz, at most 15 MB each, and DIR/index.json names the kernels that made them with their grids;
-refusals are listed with the library's words. `--keep FOLDER` copies what stays unexplained into FOLDER, at most 12 MiB, for a search
-elsewhere: `explain FOLDER`. Exit code 1 when any output stays unexplained.
+refusals are listed with the library's words. `--seconds N` ends the explanations after N seconds. `--keep FOLDER` copies what stays
+unexplained, then what was not reached, into FOLDER, at most 12 MiB, for a search elsewhere: `explain FOLDER`. Exit code 1 when any
+output stays unexplained or was not reached.
 """
 
 from __future__ import annotations
@@ -327,32 +328,35 @@ def check(entry: dict[str, Any], *arrays: Any) -> None:
         sys.exit(f"{entry['case']}: operands rebuilt here have another digest than where the output was made")
 
 
-def keep_unexplained(folder: Path, cases: list[str], target: Path) -> None:
-    """Copy outputs with their index entries, smallest first, as long as they fit."""
+def keep_outputs(folder: Path, unexplained: list[str], unreached: list[str], target: Path) -> None:
+    """Copy outputs with their index entries, those looked at first, the smallest of each first, as long as they fit."""
     about = json.loads((folder / "index.json").read_text())
-    entries = {e["case"]: e for e in about["cases"] if e["case"] in cases}
+    entries = {e["case"]: e for e in about["cases"] if e["case"] in unexplained or e["case"] in unreached}
     outputs = {case: np.load(folder / e["file"])[case] for case, e in entries.items()}
     kept: dict[str, np.ndarray] = {}
-    for case in sorted(outputs, key=lambda c: outputs[c].nbytes):
+    for case in sorted(outputs, key=lambda c: (c in unreached, outputs[c].nbytes)):
         if sum(x.nbytes for x in kept.values()) + outputs[case].nbytes <= KEPT_BYTES:
             kept[case] = outputs[case]
     target.mkdir(parents=True, exist_ok=True)
     np.savez(target / "outputs-0.npz", **kept)
     about["cases"] = [{**entries[case], "file": "outputs-0.npz"} for case in kept]
     (target / "index.json").write_text(json.dumps(about, indent=1))
-    print(f"{target}: {len(kept)} of {len(outputs)} unexplained outputs")
+    print(f"{target}: {len(kept)} of {len(outputs)} outputs that are unexplained or were not reached")
 
 
-def explain_all(folder: Path, unit: str | None, keep: Path | None) -> int:
+def explain_all(folder: Path, unit: str | None, keep: Path | None, seconds: float) -> int:
     from accuracy_eval.datapath import explain_gemm
 
     about = json.loads((folder / "index.json").read_text())
     print(f"{about['device']}, torch {about['torch']}, CUDA {about['cuda']}; unit {unit or 'any'}")
     print(f"{'case':<38} {'status':<26} {'fraction':>9} {'evidence':>8} {'ties':>4} {'tried':>6} {'s':>6}  composition")
-    results, failed, start = [], [], time.perf_counter()
+    results, failed, unreached, start = [], [], [], time.perf_counter()
     for entry in about["cases"]:
         if "refused" in entry:
             print(f"{entry['case']:<38} refused: {entry['refused']}")
+            continue
+        if time.perf_counter() - start > seconds:
+            unreached.append(entry["case"])
             continue
         d = np.load(folder / entry["file"])[entry["case"]]
         for label, actual, gemm in problems(entry, d):
@@ -366,10 +370,11 @@ def explain_all(folder: Path, unit: str | None, keep: Path | None) -> int:
             print(f"{head}  {e.description}{note}", flush=True)
             results.append({"case": case, "seconds": t, "text": str(e), **dataclasses.asdict(e)})
     (folder / "explained.json").write_text(json.dumps(results, indent=1))
-    print(f"{len(results)} outputs in {time.perf_counter() - start:.0f} s, {len(failed)} unexplained")
+    last = f", {len(unreached)} cases not reached" if unreached else ""
+    print(f"{len(results)} outputs in {time.perf_counter() - start:.0f} s, {len(failed)} unexplained{last}")
     if keep:
-        keep_unexplained(folder, failed, keep)
-    return 1 if failed else 0
+        keep_outputs(folder, failed, unreached, keep)
+    return 1 if failed or unreached else 0
 
 
 def main() -> int:
@@ -381,7 +386,8 @@ def main() -> int:
     parser.add_argument(
         "--shape", action="append", help="m×n×k as 530x276x1990: only these shapes, and nothing batched, grouped or backward"
     )
-    parser.add_argument("--keep", type=Path, help="folder for what stays unexplained")
+    parser.add_argument("--keep", type=Path, help="folder for what stays unexplained or is not reached")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="time for explanations; the output under way is finished")
     parser.add_argument("--random", type=int, default=0, help="further shapes drawn at random")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -392,7 +398,7 @@ def main() -> int:
     if options.what in ("make", "both"):
         make(options.folder, wanted, shapes, extra=not options.shape and not options.family)
     if options.what in ("explain", "both"):
-        return explain_all(options.folder, None if options.unit == "any" else options.unit, options.keep)
+        return explain_all(options.folder, None if options.unit == "any" else options.unit, options.keep, options.seconds)
     return 0
 
 
