@@ -136,7 +136,7 @@ def test_a_far_host_is_served_by_several_connections(server: Server, tmp_path: P
         result = move(server, direction, source, target, proxy.port, transport=transport, method=method)
         connections = len(proxy._open) // 2
     server.know()
-    assert connections == remotes.STREAMS
+    assert connections == remotes.CONNECTIONS
     assert (result.action, result.sha256) == (Action.SENT, sha256_of(source))
     assert sha256_of(target) == sha256_of(source)
 
@@ -148,7 +148,7 @@ def test_several_connections_that_are_cut_lose_no_more_than_what_was_on_its_way(
     monkeypatch.setattr("accuracy_eval.transfer.remote.FAR_RTT_S", 0.0)
     size = AHEAD_BYTES + 6 * SEGMENT_BYTES
     source, target = make_file(tmp_path / "a", size), tmp_path / "b"
-    limit = size // remotes.STREAMS - 2 * MiB  # the first connection to reach it ends them all
+    limit = size // remotes.CONNECTIONS - 2 * MiB  # the first connection to reach it ends them all
     with CuttingProxy(server.port, limit, direction) as proxy:
         server.know(proxy.port)
         with pytest.raises(Interrupted):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import posixpath
 import shutil
@@ -15,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import DigestMismatch, Interrupted, TransferError
-from accuracy_eval.transfer.hashing import Hasher
-from accuracy_eval.transfer.links import failures_named
+from accuracy_eval.transfer.hashing import FileDigest, digest_of
+from accuracy_eval.transfer.links import Moved, Span, failures_named
 from accuracy_eval.transfer.locations import PART_SUFFIX, Action, FileResult, Options
 from accuracy_eval.transfer.pacing import Pace
-from accuracy_eval.transfer.parallel import AHEAD_BYTES, SEGMENT_BYTES, Segments, move
+from accuracy_eval.transfer.parallel import AHEAD_BYTES, Segments, Work, move
 from accuracy_eval.transfer.remote import Files, Remote
 
-BLOCK_BYTES = 1 << 20
-SEVERAL_FROM_BYTES = 2 * SEGMENT_BYTES  # from here several connections pay, where the round trip is long
 SETTLING_TRIES, SETTLING_S = 20, 0.25
 ABANDONED_S = 1.0  # a partial file that cannot be gone on with is removed once it has not grown for so long
 Meter = Callable[[int], None]  # called with the bytes of the file that are done so far
@@ -39,7 +36,7 @@ def put(remote: Remote, source: Path, target: str, options: Options, pace: Pace,
         if (found := _already_there(remote, file, size, target)) is not None:
             meter(size)
             return FileResult(str(source), place, size, found, Action.SKIPPED)
-        hasher, offset, leftover = _resume_put(remote, file, part, size, options)
+        digest, offset, leftover = _resume_put(remote, file, part, size, options)
         action = Action.RESUMED if offset else Action.SENT
         if options.dry_run:
             return FileResult(str(source), place, size, "", action, offset, remote.stream(size).method)
@@ -48,20 +45,35 @@ def put(remote: Remote, source: Path, target: str, options: Options, pace: Pace,
         if leftover and not offset:
             remote.names.remove(part)
         meter(offset)
-        try:
-            if remote.streams > 1 and size - offset > SEVERAL_FROM_BYTES:
-                _send_in_segments(remote, part, file, offset, size, hasher, pace, meter)
-            else:
-                with hasher:
-                    blocks = _blocks(file, offset, size, hasher, pace, meter)
-                    remote.stream(size).send(part, offset, blocks, new=offset == 0)
-        except FileExistsError:
-            raise _busy(f"{remote.label}:{part}") from None
+        span = Span(file.fileno(), offset, size)
+        with FileDigest(file.fileno(), offset, digest) as mine:
+            try:
+                if remote.several(size - offset):
+                    theirs = _send_in_segments(remote, part, span, pace, _both(mine.reach, meter))
+                else:
+                    theirs = remote.stream(size).send(part, span, _counter(span, pace, _both(mine.reach, meter)), new=offset == 0)
+            except FileExistsError:
+                raise _busy(f"{remote.label}:{part}") from None
+            wanted = mine.hexdigest()
         after = os.fstat(file.fileno())
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             raise TransferError(f"{source}: changed while it was being sent to {place}; send it again once it is complete")
-        _finish_put(remote, part, target, size, hasher.hexdigest())
-    return FileResult(str(source), place, size, hasher.hexdigest(), action, offset, remote.stream(size).method)
+        _verify(place, wanted, f"{remote.label}:{part}", theirs or remote.digest(part, size), lambda: remote.names.remove(part))
+        remote.names.replace(part, target)
+    return FileResult(str(source), place, size, wanted, action, offset, remote.stream(size).method)
+
+
+def _counter(span: Span, pace: Pace, meter: Meter) -> Moved:
+    """Paces what moves of a span and tells the meter."""
+    position = span.start
+
+    def moved(count: int) -> None:
+        nonlocal position
+        position = min(span.end, position + count)
+        pace.spend(count)
+        meter(position)
+
+    return moved
 
 
 def _already_there(remote: Remote, file: Any, size: int, target: str) -> str | None:
@@ -70,26 +82,26 @@ def _already_there(remote: Remote, file: Any, size: int, target: str) -> str | N
     if there.kind in ("folder", "other"):
         raise TransferError(f"{remote.label}:{target}: is a {there.kind}, not a file; name another destination")
     if there.kind == "file" and there.size == size:
-        mine = _digest_of(file, size).hexdigest()
+        mine: str = digest_of(file.fileno(), size).hexdigest()
         if remote.digest(target, size) == mine:
             return mine
     return None
 
 
-def _resume_put(remote: Remote, file: Any, part: str, size: int, options: Options) -> tuple[Hasher, int, bool]:
-    """(digest of the bytes already there, how many, whether a partial file is there): 0 bytes unless their digest proves them."""
+def _resume_put(remote: Remote, file: Any, part: str, size: int, options: Options) -> tuple[Any, int, bool]:
+    """(running digest of the bytes already there, how many, whether a partial file is there): 0 bytes unless their digest proves them."""
     there = remote.names.stat(part)
     for _ in range(SETTLING_TRIES):
         if there.kind != "file":
-            return Hasher(), 0, False
-        hasher, proven = Hasher(), 0
+            return None, 0, False
+        digest, proven = None, 0
         if options.resume and there.size <= size:
-            hasher, proven = _same_beginning(remote, part, file, there.size)
+            digest, proven = _same_beginning(remote, part, file, there.size)
         if not proven:
             time.sleep(ABANDONED_S)
         before, there = there, remote.names.stat(part)
         if there == before:
-            return hasher, proven, True
+            return digest, proven, True
         time.sleep(SETTLING_S)  # the far end may still be writing what it had received when the last connection broke
     raise _busy(f"{remote.label}:{part}")
 
@@ -98,38 +110,25 @@ def _busy(part: str) -> Interrupted:
     return Interrupted(f"{part}: another transfer is writing it; wait until that has ended, or name another destination")
 
 
-def _send_in_segments(remote: Remote, part: str, file: Any, offset: int, size: int, hasher: Hasher, pace: Pace, meter: Meter) -> None:
-    def work(files: Files, start: int, end: int) -> None:
-        def blocks() -> Iterator[bytes]:
-            for position in range(start, end, BLOCK_BYTES):
-                block = os.pread(file.fileno(), min(BLOCK_BYTES, end - position), position)
-                pace.spend(len(block))
-                yield block
+def _send_in_segments(remote: Remote, part: str, span: Span, pace: Pace, meter: Meter) -> str | None:
+    """Returns the SHA-256 of the whole file there, where the host could compute it meanwhile."""
 
-        files.send(part, start, blocks(), new=False)
+    @contextmanager
+    def work(files: Files) -> Iterator[Work]:
+        with files.writer(part) as write:
+            yield lambda start, end: write(Span(span.fd, start, end), pace.spend)
 
-    if not offset:
-        remote.names.send(part, 0, (), new=True)
-    with hasher:
-        move(remote, Segments(offset, size), work, _follower(file, hasher, meter))
-
-
-def _follower(file: Any, hasher: Hasher, meter: Meter) -> Callable[[int, int], None]:
-    """Digests the bytes that have moved, from this side's file."""
-
-    def follow(start: int, end: int) -> None:
-        for position in range(start, end, BLOCK_BYTES):
-            hasher.update(os.pread(file.fileno(), min(BLOCK_BYTES, end - position), position))
-        meter(end)
-
-    return follow
-
-
-def _finish_put(remote: Remote, part: str, target: str, size: int, wanted: str) -> None:
-    """Give the part its name once it is verified."""
-    place = f"{remote.label}:{target}"
-    _verify(place, wanted, f"{remote.label}:{part}", remote.digest(part, size), lambda: remote.names.remove(part))
-    remote.names.replace(part, target)
+    if not span.start:
+        remote.names.send(part, Span(span.fd, 0, 0), pace.spend, new=True)
+    follower = remote.shell.follower(part) if remote.shell is not None else None
+    if follower is None:
+        move(remote, Segments(span.start, span.end), work, meter)
+        return None
+    try:
+        move(remote, Segments(span.start, span.end), work, _both(follower.reach, meter))
+        return follower.hexdigest()
+    finally:
+        follower.close()
 
 
 @contextmanager
@@ -155,7 +154,7 @@ def get(remote: Remote, source: str, size: int, target: Path, options: Options, 
         if target.is_file() and target.stat().st_size == size:
             theirs = remote.digest(source, size)
             with target.open("rb") as file:
-                if _digest_of(file, size).hexdigest() == theirs:
+                if digest_of(file.fileno(), size).hexdigest() == theirs:
                     meter(size)
                     return FileResult(place, str(target), size, theirs, Action.SKIPPED)
         if options.dry_run:
@@ -163,61 +162,75 @@ def get(remote: Remote, source: str, size: int, target: Path, options: Options, 
             return FileResult(place, str(target), size, "", Action.RESUMED if offset else Action.SENT, offset, remote.stream(size).method)
         target.parent.mkdir(parents=True, exist_ok=True)
         with _only_writer(part) as file, ThreadPoolExecutor(1) as threads:
-            hasher, offset = _resume_get(remote, source, part, size, options)
+            digest, offset = _resume_get(remote, source, part, size, options)
             _check_room(target.parent, size - offset)
             meter(offset)
             file.truncate(offset)
+            span = Span(file.fileno(), offset, size)
             whole = threads.submit(remote.digest, source, size) if remote.computes(size) else None  # while the bytes travel
-            if remote.streams > 1 and size - offset > SEVERAL_FROM_BYTES:
-                _receive_in_segments(remote, source, file, offset, size, hasher, pace, meter)
-            else:
-                file.seek(offset)
-                with hasher:
-                    for block in remote.stream(size).receive(source, offset):
-                        file.write(block)
-                        hasher.update(block)
-                        pace.spend(len(block))
-                        meter(file.tell())
-                file.flush()
-            os.fsync(file.fileno())
-            found = os.fstat(file.fileno()).st_size
-            if found < size:
-                raise Interrupted(f"{place}: {found} of {size} bytes arrived; run again to go on from here")
-            _verify(place, whole.result() if whole else remote.digest(source, size), str(part), hasher.hexdigest(), part.unlink)
+            with FileDigest(file.fileno(), offset, digest) as mine:
+                if remote.several(size - offset):
+                    _receive_in_segments(remote, source, span, mine, pace, meter)
+                else:
+                    remote.stream(size).receive(source, span, _counter(span, pace, _both(mine.reach, meter)))
+                found = os.fstat(file.fileno()).st_size
+                if found < size:
+                    raise Interrupted(f"{place}: {found} of {size} bytes arrived; run again to go on from here")
+                file.truncate(size)  # it may have grown meanwhile
+                os.fsync(file.fileno())
+                sha256 = mine.hexdigest()
+            _verify(place, whole.result() if whole else remote.digest(source, size), str(part), sha256, part.unlink)
             os.replace(part, target)
         _sync_folder(target.parent)
     action = Action.RESUMED if offset else Action.SENT
-    return FileResult(place, str(target), size, hasher.hexdigest(), action, offset, remote.stream(size).method)
+    return FileResult(place, str(target), size, sha256, action, offset, remote.stream(size).method)
 
 
-def _receive_in_segments(remote: Remote, source: str, file: Any, offset: int, size: int, hasher: Hasher, pace: Pace, meter: Meter) -> None:
-    def work(files: Files, start: int, end: int) -> None:
-        for block in files.receive(source, start, end - start):
-            os.pwrite(file.fileno(), block, start)
-            pace.spend(len(block))
-            start += len(block)
-        if start < end:
-            raise Interrupted(f"{remote.label}:{source}: {start} of {size} bytes arrived; run again to go on from here")
+def _both(first: Meter, second: Meter) -> Meter:
+    def meter(position: int) -> None:
+        first(position)
+        second(position)
 
-    segments = Segments(offset, size)
+    return meter
+
+
+def _receive_in_segments(remote: Remote, source: str, span: Span, digest: FileDigest, pace: Pace, meter: Meter) -> None:
+    @contextmanager
+    def work(files: Files) -> Iterator[Work]:
+        with files.reader(source) as read:
+
+            def move_segment(start: int, end: int) -> None:
+                arrived = start
+
+                def moved(count: int) -> None:
+                    nonlocal arrived
+                    arrived += count
+                    pace.spend(count)
+
+                read(Span(span.fd, start, end), moved)
+                if arrived < end:
+                    raise Interrupted(f"{remote.label}:{source}: {arrived} of {span.end} bytes arrived; run again to go on from here")
+
+            yield move_segment
+
+    segments = Segments(span.start, span.end)
     try:
-        with hasher:
-            move(remote, segments, work, _follower(file, hasher, meter))
+        move(remote, segments, work, _both(digest.reach, meter))
     except BaseException:
-        os.ftruncate(file.fileno(), segments.frontier)  # what lies behind it has gaps
+        os.ftruncate(span.fd, segments.frontier)  # what lies behind it has gaps
         raise
 
 
-def _resume_get(remote: Remote, source: str, part: Path, size: int, options: Options) -> tuple[Hasher, int]:
+def _resume_get(remote: Remote, source: str, part: Path, size: int, options: Options) -> tuple[Any, int]:
     there = part.stat().st_size if part.is_file() else 0
     if not options.resume or not 0 < there <= size:
-        return Hasher(), 0
+        return None, 0
     with part.open("rb") as file:
         return _same_beginning(remote, source, file, there)
 
 
-def _same_beginning(remote: Remote, path: str, file: Any, size: int) -> tuple[Hasher, int]:
-    """(digest, length) of the bytes with which a partial file of `size` bytes proves to begin the whole: both ends compute at once.
+def _same_beginning(remote: Remote, path: str, file: Any, size: int) -> tuple[Any, int]:
+    """(running digest, length) of the bytes with which a partial file of `size` bytes proves to begin the whole: both ends compute at once.
 
     All of them, or all but the last: what came over several connections may have gaps there.
     """
@@ -225,10 +238,10 @@ def _same_beginning(remote: Remote, path: str, file: Any, size: int) -> tuple[Ha
         if length > 0:
             with ThreadPoolExecutor(1) as threads:
                 theirs = threads.submit(remote.digest, path, length, length)
-                hasher = _digest_of(file, length)
-                if hasher.hexdigest() == theirs.result():
-                    return hasher, length
-    return Hasher(), 0
+                digest = digest_of(file.fileno(), length)
+                if digest.hexdigest() == theirs.result():
+                    return digest, length
+    return None, 0
 
 
 @contextmanager
@@ -263,24 +276,3 @@ def _verify(place: str, wanted: str, where: str, found: str, remove: Callable[[]
             f"{place}: sha256 {found} of {where} != {wanted} of the source; the bytes changed on the way or at the far end "
             "and were removed. Run again; if it repeats, check the disk and memory of both hosts."
         )
-
-
-def _digest_of(file: Any, length: int) -> Hasher:
-    """The running SHA-256 after the first `length` bytes of an open file."""
-    digest = hashlib.sha256(usedforsecurity=False)
-    file.seek(0)
-    while length and (block := file.read(min(BLOCK_BYTES, length))):
-        digest.update(block)
-        length -= len(block)
-    return Hasher(digest)
-
-
-def _blocks(file: Any, start: int, end: int, hasher: Hasher, pace: Pace, meter: Meter) -> Iterator[bytes]:
-    """Blocks of the file from `start` to `end`, digested as they pass; counted once the taker asks for the next."""
-    file.seek(start)
-    while start < end and (block := file.read(min(BLOCK_BYTES, end - start))):
-        hasher.update(block)
-        pace.spend(len(block))
-        yield block
-        start += len(block)
-        meter(start)

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from accuracy_eval.errors import Interrupted, TransferError
 
 GO_ON = "if the connection was lost, run again to go on from here"
 MAX_OUTPUT_BYTES = 1 << 26
 READ_BYTES = 1 << 20
+
+
+Moved = Callable[[int], None]  # told how many bytes have just gone their way; may take its time
+
+
+class Span(NamedTuple):
+    """The bytes from `start` to `end` of a file that is open here."""
+
+    fd: int
+    start: int
+    end: int
+
+
+Mover = Callable[[Span, Moved], None]
 
 
 class Pipe(Protocol):
@@ -24,6 +38,12 @@ class Pipe(Protocol):
     def read(self) -> bytes:
         """From its standard output; b"" at the end."""
 
+    def send_file(self, span: Span, moved: Moved) -> None:
+        """A file's bytes, as many as there are, to its standard input; BrokenPipeError when it reads no more."""
+
+    def receive_file(self, span: Span, moved: Moved) -> None:
+        """Its standard output, until that ends or the span is full, into a file; what comes after that is lost."""
+
     def finish(self) -> tuple[int, bytes]:
         """(exit status, standard error) once it has ended; status −1 where the far end gives none (killed, connection lost)."""
 
@@ -35,7 +55,7 @@ class Link(Protocol):
 
     label    user@host[:port] for messages
     name     which program carries it: "paramiko" or "openssh"
-    rtt_s    round-trip time, measured when connecting
+    rtt_s    the shortest round trip seen so far
     openssh  whether the far end is an OpenSSH server
     """
 
@@ -50,6 +70,12 @@ class Link(Protocol):
 
     def start(self, command: str, *, download: bool = False, timeout_s: float | None = None) -> Pipe:
         """Start a command; `download`: its output is long."""
+
+    def fetch(self, command: str, span: Span, moved: Moved) -> tuple[int, bytes]:
+        """What a command without input prints into a span of a file here; exit status and standard error as of Pipe.finish.
+
+        What it prints beyond the span may lie behind that or be lost.
+        """
 
     def sftp(self) -> Any:
         """A paramiko.SFTPClient, or None where the host has no such subsystem."""
@@ -77,6 +103,17 @@ def run(link: Link, command: str, *, data: bytes = b"", timeout_s: float | None 
                 raise TransferError(f"{link.label}: a command printed more than {MAX_OUTPUT_BYTES} bytes")
         status, err = pipe.finish()
         return status, bytes(out), err
+    finally:
+        pipe.close()
+
+
+def fetch(link: Link, command: str, span: Span, moved: Moved) -> tuple[int, bytes]:
+    """Link.fetch through a pipe."""
+    pipe = link.start(command, download=True)
+    try:
+        pipe.close_input()
+        pipe.receive_file(span, moved)
+        return pipe.finish()
     finally:
         pipe.close()
 

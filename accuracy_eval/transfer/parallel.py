@@ -1,20 +1,22 @@
-"""One file in segments over several connections, for hosts so far away that one connection waits more than it sends.
+"""One file in segments over several channels and connections, for hosts so far away that one channel waits more than it sends.
 
-A connection's window limits what is on its way (OpenSSH: 2 MiB): its speed is the window over the round trip. Several have several.
+A channel's window limits what is on its way (OpenSSH: 2 MiB): its speed is the window over the round trip. TCP's limits are a connection's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from threading import Condition, Thread
 
 from accuracy_eval.errors import AccuracyEvalError
 from accuracy_eval.transfer.links import Link
-from accuracy_eval.transfer.remote import STREAMS, Files, Remote
+from accuracy_eval.transfer.remote import CHANNELS, CONNECTIONS, Files, Remote
 
-SEGMENT_BYTES = 8 << 20
-AHEAD_BYTES = 2 * STREAMS * SEGMENT_BYTES  # what is done lies within so much behind the first byte that is not
-Work = Callable[[Files, int, int], None]  # moves the bytes from an offset to another
+SEGMENT_BYTES = 4 << 20
+AHEAD_BYTES = 2 * CONNECTIONS * CHANNELS * SEGMENT_BYTES  # what is done lies within so much behind the first byte that is not
+Work = Callable[[int, int], None]  # moves the bytes from an offset to another
 
 
 class Segments:
@@ -29,7 +31,7 @@ class Segments:
         self._changed = Condition()
 
     def take(self) -> tuple[int, int] | None:
-        """The next segment to move; None when there is none left or another stream has failed. Waits rather than run far ahead."""
+        """The next segment to move; None when there is none left or another channel has failed. Waits rather than run far ahead."""
         with self._changed:
             self._changed.wait_for(lambda: self._error or self._next < self.frontier + AHEAD_BYTES)
             if self._error or self._next >= self.end:
@@ -51,57 +53,81 @@ class Segments:
             self._error = self._error or error
             self._changed.notify_all()
 
-    def wait_beyond(self, position: int) -> int:
-        """The frontier once it lies beyond a position; raises what a stream has failed with."""
+    def check(self) -> None:
+        """Raise what a channel has failed with."""
         with self._changed:
-            self._changed.wait_for(lambda: self._error or self.frontier > position)
             if self._error:
                 raise self._error
+
+    def wait_beyond(self, position: int) -> int:
+        """The frontier once it lies beyond a position; raises what a channel has failed with."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error or self.frontier > position)
+            self.check()
             return self.frontier
 
 
-def move(remote: Remote, segments: Segments, work: Work, follow: Callable[[int, int], None]) -> None:
-    """Move all segments; `follow(start, end)` is called, in order and from this thread, for bytes that are done on both sides."""
-    links: list[Link] = []
+def move(remote: Remote, segments: Segments, work: Callable[[Files], AbstractContextManager[Work]], meter: Callable[[int], None]) -> None:
+    """Move all segments; `meter` is called, from this thread, with up to where all bytes are done on both sides.
 
-    def stream(number: int) -> None:
-        try:
-            files = remote.bulk if number == 0 else _further(remote, links)
-        except (AccuracyEvalError, OSError, EOFError) as error:  # fewer connections than wished for is no failure
-            remote.note(f"{remote.label}: connection {number + 1} not made ({error})")
-            return
-        try:
-            while (segment := segments.take()) is not None:
-                work(files, *segment)
-                segments.done(segment[0])
-        except BaseException as error:  # noqa: BLE001  raised again by the caller's thread
-            segments.fail(error)
-
-    threads = [Thread(target=stream, args=(n,), daemon=True) for n in range(STREAMS)]
+    work   prepares the files of one channel for the moves that follow
+    """
+    crew = _Crew(remote, segments, work)
+    threads = [Thread(target=crew.connection, args=(n,), daemon=True) for n in range(CONNECTIONS)]
     for thread in threads:
         thread.start()
     try:
         position = segments.frontier
         while position < segments.end:
-            reached = segments.wait_beyond(position)
-            follow(position, reached)
-            position = reached
+            position = segments.wait_beyond(position)
+            meter(position)
     except BaseException as error:
         segments.fail(error)
+        crew.close()  # whoever waits for an answer stops waiting
         raise
     finally:
-        _close(links)  # whoever waits for an answer stops waiting
         for thread in threads:
             thread.join()
-        _close(links)
+        crew.close()
+    segments.check()
 
 
-def _close(links: list[Link]) -> None:
-    for link in links:
-        link.close()
+@dataclass
+class _Crew:
+    """The threads of a transfer: one a connection, which has one a channel."""
 
+    remote: Remote
+    segments: Segments
+    work: Callable[[Files], AbstractContextManager[Work]]
+    links: list[Link] = field(default_factory=list)
 
-def _further(remote: Remote, links: list[Link]) -> Files:
-    link = remote.bulk.link.another()
-    links.append(link)
-    return remote.bulk.on(link)
+    def connection(self, number: int) -> None:
+        files = self.remote.far
+        try:
+            link = files.link.another() if number else files.link
+        except (AccuracyEvalError, OSError, EOFError) as error:  # fewer connections than wished for is no failure
+            self.remote.note(f"{self.remote.label}: connection {number + 1} not made ({error})")
+            return
+        if number:
+            self.links.append(link)
+        threads = [Thread(target=self.channel, args=(link, number == n == 0), daemon=True) for n in range(CHANNELS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def channel(self, link: Link, first: bool) -> None:
+        needed = first  # a host may limit the channels of a connection: to one at least
+        try:
+            with self.work(self.remote.far if first else self.remote.far.on(link)) as move_segment:
+                needed = True
+                while (segment := self.segments.take()) is not None:
+                    move_segment(*segment)
+                    self.segments.done(segment[0])
+        except BaseException as error:  # noqa: BLE001  raised again by the caller's thread
+            if needed:
+                self.segments.fail(error)
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()

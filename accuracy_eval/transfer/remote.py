@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
-from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from accuracy_eval.errors import TransferError
 from accuracy_eval.transfer import openssh, speed
-from accuracy_eval.transfer.links import Link, failures_named
+from accuracy_eval.transfer.links import Link, Moved, Mover, Span, failures_named
 from accuracy_eval.transfer.locations import Location, Options
 from accuracy_eval.transfer.openssh import OpenSsh
 from accuracy_eval.transfer.sessions import FAR_RTT_S, REACH, connect
@@ -17,7 +17,8 @@ from accuracy_eval.transfer.sftp import Sftp
 from accuracy_eval.transfer.shell import Shell, Stat
 
 MEASURED_BYTES = 64 << 20  # from here a second connection and a measurement pay
-STREAMS = 4  # connections of a large file to a far host
+CONNECTIONS, CHANNELS = 4, 3  # of a large file to a far host, and a connection
+SEVERAL_FROM_BYTES = 1 << 24  # from here they pay
 SMALL_BYTES = 1 << 18  # up to here a few SFTP requests cost less than starting a command on the far host
 
 
@@ -33,17 +34,19 @@ class Files(Protocol):
     def replace(self, old: str, new: str) -> None: ...
     def remove(self, path: str) -> None: ...
     def walk(self, path: str) -> list[tuple[str, int]]: ...
-    def digest(self, path: str, length: int | None = None) -> str | None: ...
+    def digest(self, path: str, size: int, length: int | None = None) -> str: ...
     def room(self, folder: str) -> int | None: ...
-    def send(self, path: str, offset: int, blocks: Iterable[bytes], *, new: bool) -> None: ...
-    def receive(self, path: str, offset: int, length: int | None = None) -> Iterator[bytes]: ...
+    def send(self, path: str, span: Span, moved: Moved, *, new: bool) -> str | None: ...
+    def receive(self, path: str, span: Span, moved: Moved) -> None: ...
+    def writer(self, path: str) -> AbstractContextManager[Mover]: ...
+    def reader(self, path: str) -> AbstractContextManager[Mover]: ...
 
 
 class Remote:
     """A host's files: bytes as a stream through the shell, the rest by SFTP, either alone where it must.
 
     names         how files are looked up, renamed, removed
-    bulk          how the bytes of large files travel
+    bulk          how the bytes of large files travel, to near hosts
     stream(size)  how the bytes of a file of that size do
     """
 
@@ -71,10 +74,12 @@ class Remote:
 
     def _look(self) -> None:
         method = self._options.method
-        shell = Shell.probe(self.link) if method != "sftp" else None
-        sftp = Sftp.probe(self.link) if method != "exec" else None
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(Sftp.probe, self.link) if method != "exec" else None
+            shell = Shell.probe(self.link) if method != "sftp" else None
+            sftp = asked.result() if asked is not None else None
         self._home = sftp.home() if sftp is not None else ""
-        if shell is not None and sftp is not None and shell.stat(self._home).kind != "folder":
+        if shell is not None and sftp is not None and shell.home != self._home and shell.stat(self._home).kind != "folder":
             shell = None  # SFTP is shut into a folder of its own: the two speak of different files
         if shell is None and sftp is None:
             raise TransferError(f"{self.label}: offers neither a POSIX shell nor SFTP (method {method}); enable one of them there")
@@ -95,6 +100,9 @@ class Remote:
         if self._chosen or size < MEASURED_BYTES or self._options.transport != "auto" or not isinstance(shell, Shell):
             return
         self._chosen = True
+        if self.several(size):
+            self.note(f"{self.label}: by paramiko over {CONNECTIONS} connections, for the round trip is long")
+            return
         if not openssh.available():
             self.note(f"{self.label}: by paramiko; there is no ssh program here")
             return
@@ -115,10 +123,14 @@ class Remote:
         """The host's shell, where it is used."""
         return next((f for f in self._ways if isinstance(f, Shell)), None)
 
+    def several(self, size: int) -> bool:
+        """Whether so many bytes go over several connections."""
+        return size > SEVERAL_FROM_BYTES and self.link.rtt_s > FAR_RTT_S
+
     @property
-    def streams(self) -> int:
-        """How many connections a large file takes: several where the round trip is long."""
-        return STREAMS if self.link.rtt_s > FAR_RTT_S else 1
+    def far(self) -> Files:
+        """How the bytes of a large file travel in segments: SFTP asks for the next one before the last has arrived."""
+        return self._ways[-1]
 
     def reconnect(self) -> None:
         """Make the connection anew."""
@@ -136,7 +148,7 @@ class Remote:
         return posixpath.normpath(posixpath.join(self._home, path)) if self._home else path
 
     def stream(self, size: int) -> Files:
-        return self._ways[-1] if size <= SMALL_BYTES else self.bulk
+        return self._ways[-1] if size <= SMALL_BYTES or self.several(size) else self.bulk
 
     def make_folders(self, path: str) -> None:
         """Make a folder and those above it, asking the host only once for each."""
@@ -145,16 +157,8 @@ class Remote:
             self._folders.add(path)
 
     def digest(self, path: str, size: int, length: int | None = None) -> str:
-        """SHA-256 of a far file of about `size` bytes, or of its first `length`: computed there, else by reading them back."""
-        ways = self._ways[::-1] if size <= SMALL_BYTES else self._ways
-        for files in ways:
-            found = files.digest(path, length)
-            if found is not None:
-                return found
-        digest = hashlib.sha256(usedforsecurity=False)
-        for block in ways[0].receive(path, 0, length):
-            digest.update(block)
-        return digest.hexdigest()
+        """SHA-256 of a far file of about `size` bytes, or of its first `length`."""
+        return self._ways[-1 if size <= SMALL_BYTES else 0].digest(path, size, length)
 
     def computes(self, size: int) -> bool:
         """Whether the host digests a file of that size by itself, while this connection moves bytes."""

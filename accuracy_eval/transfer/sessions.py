@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
 import socket
 import subprocess
 import time
@@ -10,13 +12,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
 from accuracy_eval.errors import TransferError
 from accuracy_eval.transfer import hostkeys
 from accuracy_eval.transfer.configuration import Target, resolve
-from accuracy_eval.transfer.links import MAX_OUTPUT_BYTES, READ_BYTES, failures_named
+from accuracy_eval.transfer.links import MAX_OUTPUT_BYTES, READ_BYTES, Moved, Span, failures_named, fetch
 from accuracy_eval.transfer.locations import Location, Options
+from accuracy_eval.transfer.splicing import write_at
 
 if TYPE_CHECKING:
     import paramiko
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
 MAX_JUMPS = 8
 CIPHERS_FIRST = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # 15 to 40 % faster than ctr with a separate MAC
 KEEPALIVE_S = 15
-ROUND_TRIPS = 3
 FAR_RTT_S = 0.01  # from here a download needs a larger window than the default 2 MiB
 FAR_WINDOW_BYTES = 1 << 24
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
@@ -37,13 +40,11 @@ class Session:
 
     name = "paramiko"
 
-    def __init__(
-        self, location: Location, target: Target, transport: paramiko.Transport, rtt_s: float, held: ExitStack, options: Options
-    ) -> None:
+    def __init__(self, location: Location, target: Target, transport: paramiko.Transport, held: ExitStack, options: Options) -> None:
         self.target = target
         self.label = target.label
         self.transport = transport
-        self.rtt_s = rtt_s
+        self.rtt_s = math.inf
         self.timeout_s = options.timeout_s
         self.openssh = "OpenSSH" in transport.remote_version
         self._location, self._options = location, options
@@ -74,6 +75,9 @@ class Session:
         channel.exec_command(command)
         return ChannelPipe(channel, self.timeout_s)
 
+    def fetch(self, command: str, span: Span, moved: Moved) -> tuple[int, bytes]:
+        return fetch(self, command, span, moved)
+
     def sftp(self) -> paramiko.SFTPClient | None:
         import paramiko
 
@@ -88,7 +92,9 @@ class Session:
     def _channel(self, window: int | None) -> paramiko.Channel:
         from accuracy_eval.transfer.buffering import BlockPipe
 
+        started = time.perf_counter()
         channel = self.transport.open_session(window_size=window, timeout=self.timeout_s)
+        self.rtt_s = min(self.rtt_s, time.perf_counter() - started)
         channel.in_buffer = BlockPipe()  # type: ignore[assignment]  # nothing has come yet: no command has been asked for
         channel.settimeout(self.timeout_s)
         return channel
@@ -97,8 +103,9 @@ class Session:
 class ChannelPipe:
     """A command in a paramiko channel: a Pipe."""
 
-    def __init__(self, channel: paramiko.Channel, timeout_s: float) -> None:
+    def __init__(self, channel: Any, timeout_s: float) -> None:
         self._channel = channel
+        self._sending = channel.sending = RLock()
         self._timeout_s = timeout_s
         self._packet = max(1, channel.out_max_packet_size - 64)  # what one packet carries: no copy of a remainder
 
@@ -106,7 +113,8 @@ class ChannelPipe:
         view = memoryview(data)
         while view:
             try:
-                sent = self._channel.send(bytes(view[: self._packet]))
+                with self._sending:
+                    sent = self._channel.send(bytes(view[: self._packet]))
             except TimeoutError:
                 raise
             except OSError:
@@ -116,10 +124,30 @@ class ChannelPipe:
             view = view[sent:]
 
     def close_input(self) -> None:
-        self._channel.shutdown_write()
+        with self._sending:
+            self._channel.shutdown_write()
 
     def read(self) -> bytes:
-        return self._channel.recv(READ_BYTES)
+        return self._read(READ_BYTES)
+
+    def _read(self, most: int) -> bytes:
+        with self._sending:  # room for more is announced
+            return bytes(self._channel.recv(most))
+
+    def send_file(self, span: Span, moved: Moved) -> None:
+        for position in range(span.start, span.end, READ_BYTES):
+            block = os.pread(span.fd, min(READ_BYTES, span.end - position), position)
+            self.write(block)
+            moved(len(block))
+
+    def receive_file(self, span: Span, moved: Moved) -> None:
+        position = span.start
+        while position < span.end and (block := self._read(min(READ_BYTES, span.end - position))):
+            write_at(span.fd, block, position)
+            position += len(block)
+            moved(len(block))
+        while self.read():
+            pass
 
     def finish(self) -> tuple[int, bytes]:
         err = bytearray()
@@ -141,7 +169,7 @@ def connect(location: Location, options: Options) -> Session:
 
 
 def _connect(location: Location, options: Options, through: Session | None, depth: int) -> Session:
-    from accuracy_eval.transfer.rekeying import RekeyingTransport
+    from accuracy_eval.transfer.ordering import OrderedTransport
 
     logging.getLogger("paramiko").addHandler(_QUIET)  # what goes wrong is raised; unhandled, Python would print it as well
     if depth > MAX_JUMPS:
@@ -152,7 +180,7 @@ def _connect(location: Location, options: Options, through: Session | None, dept
             for hop in target.jumps:
                 through = undo.enter_context(_connect(hop, replace(options, port=None), through, depth + 1))
         with failures_named(target.label, f"connecting through {through.label}" if through else "connecting", REACH):
-            transport = RekeyingTransport(_socket(target, options, through, undo))
+            transport = OrderedTransport(_socket(target, options, through, undo))
         undo.callback(transport.close)
         transport.daemon = True
         transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = options.timeout_s
@@ -164,18 +192,7 @@ def _connect(location: Location, options: Options, through: Session | None, dept
         with failures_named(target.label, "signing in", REACH):
             _sign_in(transport, target, options)
             transport.set_keepalive(KEEPALIVE_S)
-            rtt_s = _round_trip(transport, options.timeout_s)
-        return Session(location, target, transport, rtt_s, undo.pop_all(), options)
-
-
-def _round_trip(transport: paramiko.Transport, timeout_s: float) -> float:
-    """The shortest of a few: a busy host answers late now and then, a near one never early."""
-    times = []
-    for _ in range(ROUND_TRIPS):
-        started = time.perf_counter()
-        transport.open_session(timeout=timeout_s).close()
-        times.append(time.perf_counter() - started)
-    return min(times)
+        return Session(location, target, transport, undo.pop_all(), options)
 
 
 def _socket(target: Target, options: Options, through: Session | None, undo: ExitStack) -> Any:

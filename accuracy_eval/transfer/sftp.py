@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat as modes
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from accuracy_eval.errors import TransferError
-from accuracy_eval.transfer.links import Link
+from accuracy_eval.transfer.links import Link, Moved, Mover, Span
 from accuracy_eval.transfer.shell import Stat
+from accuracy_eval.transfer.splicing import write_at
 
 OPENSSH_REQUEST_BYTES = 261_120  # OpenSSH's limits@openssh.com; paramiko's own 32 KiB halves the speed
 OTHER_REQUEST_BYTES = 32_768  # what every server must take
@@ -43,11 +46,22 @@ class Sftp:
 
     def home(self) -> str:
         """The folder that relative names start from."""
-        return str(self._client.normalize("."))
+        with self._round_trip():
+            return str(self._client.normalize("."))
+
+    @contextmanager
+    def _round_trip(self) -> Iterator[None]:
+        """Around one question and its answer: a busy host answers late now and then, a near one not always."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.link.rtt_s = min(self.link.rtt_s, time.perf_counter() - started)
 
     def stat(self, path: str) -> Stat:
         try:
-            found = self._client.stat(_wire(path))
+            with self._round_trip():
+                found = self._client.stat(_wire(path))
         except FileNotFoundError:
             return Stat("none")
         mode = found.st_mode or 0
@@ -96,10 +110,10 @@ class Sftp:
                         found.append((name, target.size))
         return sorted(found)
 
-    def digest(self, path: str, length: int | None = None) -> str | None:
+    def digest(self, path: str, size: int, length: int | None = None) -> str:
         """SHA-256 of a file or of its first `length` bytes, by reading it back."""
         digest = hashlib.sha256(usedforsecurity=False)
-        for block in self.receive(path, 0, length):
+        for block in self._blocks(path, 0, self.stat(path).size if length is None else length):
             digest.update(block)
         return digest.hexdigest()
 
@@ -120,23 +134,48 @@ class Sftp:
         except (OSError, AttributeError):
             return None
 
-    def send(self, path: str, offset: int, blocks: Iterable[bytes], *, new: bool) -> None:
-        """Write blocks from `offset` on and have the disk keep them; `new`: FileExistsError if the file is there already."""
+    def send(self, path: str, span: Span, moved: Moved, *, new: bool) -> None:
+        """Write a span into a file and have the disk keep it; `new`: FileExistsError if the file is there already."""
         try:
-            file = self._client.open(_wire(path), "wxb" if new else "r+b")
+            with self._open_to_write(path, "wxb" if new else "r+b") as write:
+                write(span, moved)
         except OSError:
             if new and self.stat(path).kind == "file":
                 raise FileExistsError(path) from None
             raise
-        with file:
-            _Writer(self._client, file.handle, self._request).write(offset, blocks)
+
+    def writer(self, path: str) -> AbstractContextManager[Mover]:
+        """Writes spans into a file that is there."""
+        return self._open_to_write(path, "r+b")
+
+    @contextmanager
+    def _open_to_write(self, path: str, mode: str) -> Iterator[Mover]:
+        with self._client.open(_wire(path), mode) as file:
+            yield _Writer(self._client, file.handle, self._request).write
             self._extended("fsync@openssh.com", file.handle)
 
-    def receive(self, path: str, offset: int, length: int | None = None) -> Iterator[bytes]:
-        """The file's bytes from `offset` on: `length` of them, or all."""
-        end = self.stat(path).size if length is None else offset + length
+    def receive(self, path: str, span: Span, moved: Moved) -> None:
+        """Read a span of a file into one here; less where the file is shorter."""
+        with self.reader(path) as read:
+            read(span, moved)
+
+    @contextmanager
+    def reader(self, path: str) -> Iterator[Mover]:
+        """Reads spans of a file."""
+
+        def read(span: Span, moved: Moved) -> None:
+            position = span.start
+            for block in _Reader(self._client, file.handle, self._request).blocks(span.start, span.end):
+                write_at(span.fd, block, position)
+                position += len(block)
+                moved(len(block))
+
         with self._client.open(_wire(path), "rb") as file:
-            yield from _Reader(self._client, file.handle, self._request).blocks(offset, end)
+            yield read
+
+    def _blocks(self, path: str, start: int, end: int) -> Iterator[bytes]:
+        with self._client.open(_wire(path), "rb") as file:
+            yield from _Reader(self._client, file.handle, self._request).blocks(start, end)
 
 
 def _wire(path: str) -> bytes:
@@ -153,16 +192,15 @@ class _Writer:
         self._request = request
         self._outstanding = 0
 
-    def write(self, offset: int, blocks: Iterable[bytes]) -> None:
+    def write(self, span: Span, moved: Moved) -> None:
         from paramiko.sftp import CMD_WRITE, int64
 
-        for block in blocks:
-            for start in range(0, len(block), self._request):
-                data = block[start : start + self._request]
-                self._client._async_request(self, CMD_WRITE, self._handle, int64(offset), data)
-                self._outstanding += 1
-                offset += len(data)
-                self._settle(OUTSTANDING)
+        for position in range(span.start, span.end, self._request):
+            data = os.pread(span.fd, min(self._request, span.end - position), position)
+            self._client._async_request(self, CMD_WRITE, self._handle, int64(position), data)
+            self._outstanding += 1
+            self._settle(OUTSTANDING)
+            moved(len(data))
         self._settle(0)
 
     def _settle(self, allowed: int) -> None:

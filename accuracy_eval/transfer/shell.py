@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from accuracy_eval.errors import Interrupted, TransferError
-from accuracy_eval.transfer.links import GO_ON, Link, Pipe, run
+from accuracy_eval.transfer.links import GO_ON, READ_BYTES, Link, Moved, Mover, Pipe, Span, run
 
 SLOWEST_DIGEST_BYTES_PER_S = 20e6  # of a far host: how long to wait for a digest
-RECEIVE_BYTES = 1 << 20
 
 # $1, $2 … hold names with every unusual byte as \0ooo; `n` undoes that. The underscore keeps trailing newlines.
 _NAMES = 'n() { printf %b_ "$1"; }; p=$(n "$1"); p=${p%_}; q=$(n "$2"); q=${q%_}; '
@@ -24,12 +26,43 @@ DIGEST_TOOLS = {
     "sha256sum": "sha256sum",
     "shasum": "shasum -a 256",
 }
+DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
+LEAST_BLOCK_BYTES = 1 << 12
 EXISTS = 17  # exit status of a script that was to make a file which is there already
 
 # Bytes go to their places, not to the end: two transfers of one file write the same bytes over each other. dd only moves the offset.
+_NEW = f'set -C; true > "$p" || {{ [ -e "$p" ] && exit {EXISTS}; exit 1; }}; set +C; '
 _KEEP = '{ sync "$p" 2>/dev/null || true; }'
-_WRITE_NEW = f'set -C; true > "$p" || {{ [ -e "$p" ] && exit {EXISTS}; exit 1; }}; set +C; cat 1<> "$p" && {_KEEP}'
+_WRITE = f'cat 1<> "$p" && {_KEEP}'
 _WRITE_AT = f'{{ dd bs=1 seek=%d count=0 2>/dev/null && cat; }} 1<> "$p" && {_KEEP}'
+# Reads $p as it grows, until there is something on standard input and no more in the file; prints the digest, then what there was on
+# standard input. Where python3 cannot start, that alone is printed.
+_FOLLOW = (
+    '{ python3 -c "import hashlib,os,select,sys;h=hashlib.sha256();f=os.open(sys.argv[1],0);'
+    "d=lambda:[h.update(b) for b in iter(lambda:os.read(f,1<<19),bytes())];"
+    "[d() for _ in iter(lambda:len(select.select([0],[],[],.01)[0]),1)];"
+    'd();print(h.hexdigest());print(int(os.read(0,9)))" "$p" 2>/dev/null || cat; }'
+)
+
+
+_STATUS = re.compile(r"\b[0-9]{1,3}(?=\n*\Z)")
+
+
+def _reader(start: int, end: int) -> str:
+    """Prints a file from `start` to `end` at least: in blocks that begin there where it can, for small ones cost."""
+    block = math.gcd(start, READ_BYTES)
+    if block < LEAST_BLOCK_BYTES:
+        return f'tail -c +{start + 1} "$p" | head -c {end - start}'
+    return f'< "$p" dd bs={block} skip={start // block} count={-(-(end - start) // block)} 2>/dev/null'
+
+
+_PASS = "cat"
+# The same up to the positions, one a line, on standard input.
+_FOLLOW_POSITIONS = (
+    'python3 -c "import hashlib,os,sys;h=hashlib.sha256();f=os.open(sys.argv[1],0);'
+    "[h.update(b) for p in sys.stdin for b in iter(lambda:os.read(f,min(1<<19,int(p)-os.lseek(f,0,1))),bytes())];"
+    'print(h.hexdigest())" "$p"'
+)
 
 
 class Stat(NamedTuple):
@@ -67,8 +100,9 @@ def absolute_or_dotted(path: str) -> str:
 class Shell:
     """File operations by commands. Needs a POSIX sh with cat, dd, df, find, head, mkdir, mv, rm, tail and wc."""
 
-    def __init__(self, link: Link, tools: Iterable[str]) -> None:
+    def __init__(self, link: Link, home: str, tools: Iterable[str]) -> None:
         self.link = link
+        self.home = home
         self.tools = tuple(tools)
         self.method = "exec" if link.name == "paramiko" else link.name
 
@@ -76,16 +110,16 @@ class Shell:
     def probe(cls, link: Link) -> Shell | None:
         """A Shell where the login shell runs a script and prints nothing of its own; None otherwise (SFTP only, noisy start-up files)."""
         names = " ".join(DIGEST_TOOLS)
-        command = script(f"echo begin; for t in {names}; do command -v $t >/dev/null 2>&1 && echo $t; done; echo end")
+        command = script(f"echo begin; pwd -P; for t in {names}; do command -v $t >/dev/null 2>&1 && echo $t; done; echo end")
         _, out, _ = run(link, command)
         lines = out.decode("utf-8", "replace").split("\n")
-        if lines[:1] != ["begin"] or lines[-2:] != ["end", ""] or not set(lines[1:-2]) <= set(DIGEST_TOOLS):
+        if lines[:1] != ["begin"] or lines[-2:] != ["end", ""] or not set(lines[2:-2]) <= set(DIGEST_TOOLS):
             return None
-        return cls(link, lines[1:-2])
+        return cls(link, lines[1], lines[2:-2])
 
     def on(self, link: Link) -> Shell:
         """The same host's shell by another connection."""
-        return Shell(link, self.tools)
+        return Shell(link, self.home, self.tools)
 
     def _run(self, text: str, *paths: str, timeout_s: float | None = None) -> bytes:
         status, out, err = run(self.link, script(text, *(absolute_or_dotted(p) for p in paths)), timeout_s=timeout_s)
@@ -145,16 +179,26 @@ class Shell:
                 found.append((entry[2:], self.stat(f"{path}/{entry[2:]}").size))
         return sorted(found)
 
-    def digest(self, path: str, length: int | None = None) -> str | None:
-        """SHA-256 of a file or of its first `length` bytes, computed there; None where the host has no tool for it."""
-        if not self.tools:
-            return None
-        size = self.stat(path).size if length is None else length
-        tool = DIGEST_TOOLS[self.tools[0]]
-        text = f'{tool} < "$p"' if length is None else f'head -c {int(length)} "$p" | {tool}'
-        out = self._run(text, path, timeout_s=self.link.timeout_s + size / SLOWEST_DIGEST_BYTES_PER_S).decode("utf-8", "replace")
-        found = re.search(r"\b[0-9a-f]{64}\b", out)
-        return found[0] if found else None
+    def digest(self, path: str, size: int, length: int | None = None) -> str:
+        """SHA-256 of a file of about `size` bytes or of its first `length`: computed there, or by reading it back without a tool."""
+        for tool in self.tools[:1]:
+            command = DIGEST_TOOLS[tool]
+            text = f'{command} < "$p"' if length is None else f'head -c {int(length)} "$p" | {command}'
+            out = self._run(text, path, timeout_s=self.link.timeout_s + (length or size) / SLOWEST_DIGEST_BYTES_PER_S).decode(
+                "utf-8", "replace"
+            )
+            if found := DIGEST.search(out):
+                return found[0]
+        digest = hashlib.sha256(usedforsecurity=False)
+        pipe = self.link.start(script('cat "$p"' if length is None else _reader(0, length), absolute_or_dotted(path)), download=True)
+        try:
+            pipe.close_input()
+            while block := pipe.read():
+                digest.update(block)
+            self._check(*pipe.finish(), path)
+        finally:
+            pipe.close()
+        return digest.hexdigest()
 
     def room(self, folder: str) -> int | None:
         """Bytes free for the user on the disk of a folder; None where the host cannot tell."""
@@ -162,35 +206,85 @@ class Shell:
         numbers = [w for w in words[1:] if w.isdigit()]  # the device's name may hold spaces; size, used, available follow
         return int(numbers[2]) * 1024 if len(numbers) >= 3 else None
 
-    def send(self, path: str, offset: int, blocks: Iterable[bytes], *, new: bool) -> None:
-        """Write blocks from `offset` on and have the disk keep them; `new`: FileExistsError if the file is there already."""
-        pipe = self.link.start(script(_WRITE_NEW if new else _WRITE_AT % offset, absolute_or_dotted(path)))
+    def send(self, path: str, span: Span, moved: Moved, *, new: bool) -> str | None:
+        """Write a span into a file and have the disk keep it; `new`: FileExistsError if the file is there already.
+
+        Returns the SHA-256 of a new file, where the host could compute it meanwhile.
+        """
+        return self._send(path, span, moved, start=_NEW if new else "", follow=_FOLLOW if new and "python3" in self.tools else _PASS)
+
+    @contextmanager
+    def writer(self, path: str) -> Iterator[Mover]:
+        """Writes spans into a file that is there."""
+
+        def write(span: Span, moved: Moved) -> None:
+            self._send(path, span, moved, start="", follow=_PASS)
+
+        yield write
+
+    def _send(self, path: str, span: Span, moved: Moved, *, start: str, follow: str) -> str | None:
+        write = _WRITE_AT % span.start if span.start else _WRITE
+        pipe = self.link.start(script(f"{start}{{ {{ {write}; }}; echo $?; }} | {follow}", absolute_or_dotted(path)))
         try:
+            stopped = False
             try:
-                for block in blocks:
-                    pipe.write(block)
+                pipe.send_file(span, moved)
                 pipe.close_input()
-            except BrokenPipeError:  # the command has ended; what it said is the reason
-                self._finish(pipe, path)
-                raise Interrupted(f"{self.link.label}: {path}: the far end stopped reading; {GO_ON}") from None
-            self._finish(pipe, path)
+            except BrokenPipeError:  # the command has ended; what it says is the reason
+                stopped = True
+            out = b"".join(iter(pipe.read, b"")).decode("utf-8", "replace")
+            status, err = pipe.finish()
+            written = _STATUS.search(out)
+            self._check(status or (int(written[0]) if written else -1), err, path)
+            if stopped:
+                raise Interrupted(f"{self.link.label}: {path}: the far end stopped reading; {GO_ON}")
+            found = DIGEST.search(out)
+            return found[0] if found else None
         finally:
             pipe.close()
 
-    def receive(self, path: str, offset: int, length: int | None = None) -> Iterator[bytes]:
-        """The file's bytes from `offset` on: `length` of them, or all."""
-        text = f'tail -c +{int(offset) + 1} "$p"' if offset else 'cat "$p"'
-        text = text if length is None else f"{text} | head -c {int(length)}"
-        pipe = self.link.start(script(text, absolute_or_dotted(path)), download=True)
-        try:
-            pipe.close_input()
-            while block := pipe.read():
-                yield block
-            self._finish(pipe, path)
-        finally:
-            pipe.close()
+    def receive(self, path: str, span: Span, moved: Moved) -> None:
+        """Read a span of a file into one here; less where the file is shorter."""
+        command = script(_reader(span.start, span.end), absolute_or_dotted(path))
+        self._check(*self.link.fetch(command, span, moved), path)
 
-    def _finish(self, pipe: Pipe, path: str) -> None:
-        while pipe.read():
-            pass
-        self._check(*pipe.finish(), path)
+    @contextmanager
+    def reader(self, path: str) -> Iterator[Mover]:
+        """Reads spans of a file."""
+
+        def read(span: Span, moved: Moved) -> None:
+            self.receive(path, span, moved)
+
+        yield read
+
+    def follower(self, path: str) -> Follower | None:
+        """Computes the digest of a file that grows there; None where the host cannot."""
+        return Follower(self, path) if "python3" in self.tools else None
+
+
+class Follower:
+    """A command that digests a file there up to where it is told that its bytes have arrived."""
+
+    def __init__(self, shell: Shell, path: str) -> None:
+        self._shell, self._path = shell, path
+        self._pipe: Pipe | None = None
+
+    def reach(self, position: int) -> None:
+        """Say that the bytes before a position are in the file."""
+        if self._pipe is None:
+            self._pipe = self._shell.link.start(script(_FOLLOW_POSITIONS, absolute_or_dotted(self._path)))
+        with suppress(BrokenPipeError):  # seen in its output, which is not a digest then
+            self._pipe.write(b"%d\n" % position)
+
+    def hexdigest(self) -> str | None:
+        """Of the bytes reached; None where that did not work out."""
+        if self._pipe is None:
+            return None
+        with suppress(BrokenPipeError):
+            self._pipe.close_input()
+        found = DIGEST.search(b"".join(iter(self._pipe.read, b"")).decode("utf-8", "replace"))
+        return found[0] if found else None
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()

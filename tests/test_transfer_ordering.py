@@ -1,15 +1,18 @@
-"""Keys that are renewed while bytes travel: as after 512 MiB, but after as many as fit a test."""
+"""What paramiko's own thread and ours send at the same moment: channels that end, keys that are renewed."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import paramiko
 import pytest
+from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_EOF
 from support_sshd import Server
 from support_transfer import MiB, make_file, move
 
-from accuracy_eval.transfer import Action
+from accuracy_eval.transfer import Action, connect, parse_location
+from accuracy_eval.transfer.links import run
 
 pytestmark = pytest.mark.usefixtures("no_agent")
 
@@ -27,6 +30,30 @@ def renewals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(paramiko.Transport, "_log", watch)
     return found
+
+
+def test_the_end_of_input_goes_before_the_answer_to_a_close(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The far end closes the channel when the end of input is decided on and not sent yet."""
+    with connect(parse_location(server.at("/")), server.options()) as session:
+        send, sent, answered = session.transport._send_user_message, [], threading.Event()
+
+        def delay_end_of_input(message: paramiko.Message) -> None:
+            kind = message.asbytes()[0]
+            if kind == MSG_CHANNEL_EOF:
+                answered.wait(0.5)
+            sent.append(kind)
+            send(message)
+            if kind == MSG_CHANNEL_CLOSE:
+                answered.set()
+
+        pipe = session.start("true")
+        monkeypatch.setattr(session.transport, "_send_user_message", delay_end_of_input)
+        pipe.close_input()
+        assert pipe.read() == b""
+        pipe.close()
+        assert answered.wait(20)
+        assert sent == [MSG_CHANNEL_EOF, MSG_CHANNEL_CLOSE]
+        assert run(session, "echo alive") == (0, b"alive\n", b"")
 
 
 @pytest.mark.parametrize("method", ["exec", "sftp"])
