@@ -114,6 +114,10 @@ def _with_scales(change: Callable[[Values, Values], tuple[Values, Values]]) -> C
     return faulty
 
 
+def _next_word(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
+    return inputs["weight"].codes[(inputs["ids"].codes + 1) % len(inputs["weight"].codes)]
+
+
 def _without_activation(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
     problem = Gemm(inputs["a"], inputs["b"], "nt", bias=inputs["bias"])
     return encode(np.concatenate([p.values for p in epilogue_panels(problem, Epilogue("none"))]), fmt)
@@ -161,6 +165,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted("scale-index", _coded("mxfp8", "fp8_e4m3", 96), "d", _with_scales(lambda a, b: (np.roll(a, -1, axis=1), b))),
     Planted("epilogue-step", make_case("gemm_epilogue", GEMM, layout="nt", options={"activation": "silu", "bias": True}), "y",
             _without_activation),
+    Planted("wrong-index", make_case("embedding", (("t", 48), ("v", 64), ("n", 40)), format="bfloat16"), "y", _next_word),
     Planted("flush-to-zero", _cast("float32", "float16", "wide"), "y", _flushed),
     Planted("range-violation", _special("sigmoid"), "result", _at((37,), 1.0001)),
     Planted("tail-flush", _special("exp"), "result", _tail_cut),

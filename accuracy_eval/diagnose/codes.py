@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from accuracy_eval.diagnose import accumulators, epilogues, facts, grids, places, products, sampling, scales, values
+from accuracy_eval.diagnose import accumulators, epilogues, facts, grids, indices, places, products, sampling, scales, values
 from accuracy_eval.diagnose.context import Context, Finding, Look
 from accuracy_eval.messages import number
 from accuracy_eval.records import Diagnosis, GateResult
@@ -64,7 +64,7 @@ def _first(*rules: Rule) -> Rule:
 _OUT = ("empty", "all-zero", "constant")  # after these nothing about the output's structure is left to say
 _NARROW = ("result-rounded", "tf32-like", "bf16-inputs-like", "reduced-partials", "accumulator-rounded", "flush-to-zero")
 _SCALES = ("scale-rounding-rule", "amax-stale")
-_PRODUCT = (*_SCALES, "epilogue-step", "scale-ignored", "scale-swapped", "scale-index", "k-tail-missing", "lost-k", *_NARROW)
+_PRODUCT = (*_SCALES, "epilogue-step", "wrong-index", "scale-ignored", "scale-swapped", "scale-index", "k-tail-missing", "lost-k", *_NARROW)
 _PLACES = ("zero-tail", "rows", "columns", "block", "periodic")
 
 CODES: dict[str, Code] = {
@@ -147,6 +147,8 @@ CODES: dict[str, Code] = {
         Code("epilogue-step", "cause", "{step}", "a step after the product is left out or exchanged",
              "check the epilogue the kernel was built with, and the order of its operands", ("step",), epilogues.epilogue_step,
              with_=("gain",)),
+        Code("wrong-index", "cause", "indices of operand {operand} are used {how}", "every index is one off, or counted from the other end",
+             "check where the kernel's numbering starts and in which order it goes", ("operand",), indices.wrong_index, with_=("gain",)),
         Code("k-tail-missing", "cause", "products from k = {from_k} of {k} on are missing", "the last part of the contraction is lost",
              "check the handling of a K that is no multiple of the tile", ("from_k",), products.k_tail_missing, with_=("lost-k",)),
         Code("lost-k", "cause", "the products of k = {k} of {total} are missing", "one index of the contraction is lost",

@@ -35,6 +35,7 @@ class Context:
     contract   what the call promised; "" where unknown
     contraction   products added per element; 0 where unknown (taken from the inputs of a GEMM)
     encoding   fp8 encoding of the device, for recipes whose element is a family
+    shape      dimension letters and sizes of the case; () where unknown
     """
 
     measured: Measured
@@ -53,6 +54,7 @@ class Context:
     contract: str = ""
     contraction: int = 0
     encoding: Literal["ocp", "fnuz"] = "ocp"
+    shape: tuple[tuple[str, int], ...] = ()
 
 
 class Limits:
@@ -76,7 +78,7 @@ def context_of(
     axis = {"da": "n", "db": "m", "dbias": "m"}.get(output, "k")
     return Context(
         measured, actual, expected, case.op, case.layout, case.format, case.out_format, case.recipe, case.lane, case.direction, output,
-        dict(case.options), dict(inputs or {}), contract, case.dims.get(axis, 0), encoding,
+        dict(case.options), dict(inputs or {}), contract, case.dims.get(axis, 0), encoding, case.shape,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def _spread(case: Case) -> Any:
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
     t, v, n = (case.dims[d] for d in "tvn")
-    fmt, ids = operand_formats(case, 1, encoding)[0], Operand("ids", (t,), "int32", ("t",))
+    fmt, ids = operand_formats(case, 1, encoding)[0], Operand("ids", (t,), "int32", ("t",), below=v)
     return (Operand("weight", (v, n), fmt, ("v", "n")) if case.direction == "fwd" else Operand("grad_y", (t, n), fmt, ("t", "n"))), ids
 
 

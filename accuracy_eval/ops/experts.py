@@ -18,7 +18,7 @@ from accuracy_eval.inputs import indices
 from accuracy_eval.ops.panels import Part, by_rows
 from accuracy_eval.ops.rows import Indices, added, copied, dotted, index_values, summands
 from accuracy_eval.ops.spec import FLOATS, Encoding, Inputs, Operand, OpSpec, Output, Reference, float_contract, operand_formats
-from accuracy_eval.records import Case, OptionValue
+from accuracy_eval.records import Case, Coded, OptionValue
 
 LOADS = ("uniform", "skewed")
 OPTIONS: dict[str, OptionValue] = {"load": "uniform"}
@@ -47,25 +47,32 @@ def places(experts: Indices) -> Indices:
     return found.reshape(experts.shape)
 
 
-# what operands and outputs hold, by axes: tokens, rows of experts, places of tokens among them
-KINDS = {"tokens": ("t", "n"), "rows": ("tk", "n"), "slots": ("t", "k"), "numbers": ("t", "k")}
+# what operands and outputs hold, by axes: tokens, rows of experts, what a token has for each of its experts
+KINDS = {"tokens": ("t", "n"), "rows": ("tk", "n"), "slots": ("t", "k"), "experts": ("t", "k"), "places": ("t", "k")}
+INDICES = {"experts": "e", "places": "tk"}  # kinds that are int32, and how many there are to point to
 
 
 def _tensor(case: Case, encoding: Encoding, text: str) -> Operand:
-    """The operand of a text "KIND NAME"; numbers are int32."""
+    """The operand of a text "KIND NAME"."""
     kind, name = text.split()
-    shape = tuple(math.prod(case.dims[d] for d in letters) for letters in KINDS[kind])
-    return Operand(name, shape, "int32" if kind == "numbers" else operand_formats(case, 1, encoding)[0], KINDS[kind])
+
+    def size(letters: str) -> int:
+        return math.prod(case.dims[d] for d in letters)
+
+    shape = tuple(map(size, KINDS[kind]))
+    if kind in INDICES:
+        return Operand(name, shape, "int32", KINDS[kind], below=size(INDICES[kind]))
+    return Operand(name, shape, operand_formats(case, 1, encoding)[0], KINDS[kind])
 
 
 OPERANDS = {
-    ("permute", "fwd"): ("tokens x", "numbers experts"),
-    ("permute", "bwd"): ("rows grad_y", "numbers experts"),
-    ("unpermute", "fwd"): ("rows x", "slots probs", "numbers place"),
-    ("unpermute", "bwd"): ("rows x", "slots probs", "tokens grad_y", "numbers place"),
+    ("permute", "fwd"): ("tokens x", "experts experts"),
+    ("permute", "bwd"): ("rows grad_y", "experts experts"),
+    ("unpermute", "fwd"): ("rows x", "slots probs", "places place"),
+    ("unpermute", "bwd"): ("rows x", "slots probs", "tokens grad_y", "places place"),
 }
 OUTPUTS = {
-    ("permute", "fwd"): ("rows y", "numbers place"),
+    ("permute", "fwd"): ("rows y", "places place"),
     ("permute", "bwd"): ("tokens dx",),
     ("unpermute", "fwd"): ("tokens y",),
     ("unpermute", "bwd"): ("rows dx", "slots dprobs"),
@@ -144,11 +151,11 @@ def _permute_reference(case: Case, inputs: Inputs, encoding: Encoding, contract:
 def _unpermute_reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     outputs, x, k = {o.name: o for o in _outputs(case, encoding)}, inputs["x"], case.dims["k"]
     place = index_values(inputs["place"], len(x.codes), "unpermute: place")
-    slot = np.argsort(place, kind="stable")  # of each row
     weights = decode(inputs["probs"].codes, x.format).ravel()
     if case.direction == "fwd":
-        return {"y": added(outputs["y"], contract, x, slot // k, weights=weights[slot], exact=case.lane == "exact")}
-    grad = inputs["grad_y"]
+        rows, token = Coded(x.codes[place], x.format), np.arange(len(place)) // k
+        return {"y": added(outputs["y"], contract, rows, token, weights=weights, exact=case.lane == "exact")}
+    grad, slot = inputs["grad_y"], np.argsort(place, kind="stable")
 
     def spread(first: int, end: int) -> Part:
         with np.errstate(invalid="ignore", over="ignore"):

@@ -43,7 +43,7 @@ def _option(case: Case, name: str) -> Any:
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
     m, n, fmt = case.dims["m"], case.dims["n"], operand_formats(case, 1, encoding)[0]
-    found = Operand("x", (m, n), fmt, ("m", "n")), Operand("target", (m,), "int32", ("m",))
+    found = Operand("x", (m, n), fmt, ("m", "n")), Operand("target", (m,), "int32", ("m",), below=n)
     if case.direction == "fwd":
         return found
     axes = ("m",) if _option(case, "reduction") == "none" else ()

@@ -36,7 +36,7 @@ def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
     x = Operand("x", (t, e), operand_formats(case, 1, encoding)[0], ("t", "e"))
     if case.direction == "fwd":
         return (x,)
-    return x, Operand("indices", (t, k), "int32", ("t", "k")), Operand("grad_weights", (t, k), x.format, ("t", "k"))
+    return x, Operand("indices", (t, k), "int32", ("t", "k"), below=e), Operand("grad_weights", (t, k), x.format, ("t", "k"))
 
 
 def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:

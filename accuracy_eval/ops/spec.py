@@ -33,6 +33,7 @@ class Operand:
     format   concrete format of the codes
     axes     dimension letter of each axis
     domain   how generated values are brought into the op's domain ("any": not at all)
+    below    of indices, one more than the largest there may be; 0 for all other operands
     stored   shape the op receives: `shape`, or with its last two axes swapped
     """
 
@@ -42,6 +43,7 @@ class Operand:
     axes: tuple[str, ...] = ()
     domain: str = "any"
     transposed: bool = False
+    below: int = 0
 
     @property
     def stored(self) -> tuple[int, ...]:
