@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from numpy.typing import NDArray
 from support_planted_dumps import dumped_results
 from support_results import CPU, H200, results_of
 
@@ -70,6 +71,8 @@ def _planted() -> Iterator[tuple[Product, Fault]]:
     yield half, faults.partials(half, 0)
     narrow = product(SHAPE, "bfloat16")
     yield narrow, faults.truncated(narrow, 0)
+    yield wide, faults.rounded_result(wide, 0)
+    yield wide, faults.narrow_accumulator(wide, 0)
 
 
 # codes no comparison of dumps can show
@@ -82,36 +85,48 @@ NOT_IN_REPORTS = {
 
 @dataclass(frozen=True)
 class PlantedResults:
-    """A comparison in which h200 is wrong in one way per case and cpu is right; the cause that (case id, output) must show."""
+    """A comparison in which h200 is wrong in one way per case and cpu is right.
+
+    codes  the cause that (case id, output) must show
+    wrong  its elements that hold other codes than they should; absent where that is not what is wrong
+    """
 
     results: Results
     codes: Mapping[tuple[str, str], str]
+    wrong: Mapping[tuple[str, str], NDArray[np.bool_]]
 
     def __iter__(self) -> Iterator[tuple[str, TensorResult]]:
         by_key = {(t.case_id, t.tensor): t for t in self.results.tensors}
         return ((code, by_key[key]) for key, code in self.codes.items())
 
 
-def _from_arrays() -> Iterator[tuple[str, TensorResult]]:
+Made = tuple[str, TensorResult, NDArray[np.bool_] | None]  # cause, result, wrong elements
+
+
+def _from_arrays() -> Iterator[Made]:
     for seed, (p, fault) in enumerate(_planted()):
-        yield fault.code, judged(p, fault.actual, seed, shape=(*p.truth.shape, p.k))
+        wrong = fault.actual != faults.codes(p, p.healthy)
+        yield fault.code, judged(p, fault.actual, seed, shape=(*p.truth.shape, p.k)), wrong
     p = product(SHAPE, "float32")
     right = faults.codes(p, p.healthy)
-    yield "never-written", judged(p, right, 90, change=lambda s: replace(s, never_written=640))
+    yield "never-written", judged(p, right, 90, change=lambda s: replace(s, never_written=640)), None
     other = right.copy()
     other[3, 5] ^= 1
     twice: Plant = lambda s: replace(s, variants=(s.variants[0], lambda a, b: other[a:b]), repeats=3)  # noqa: E731
-    yield "nondeterministic", judged(p, right, 91, change=twice)
-    yield "shape-mismatch", judged(p, right[:, :-1], 92)
-    yield "format-mismatch", judged(p, right, 93, change=lambda s: replace(s, format="int32"))
-    yield "rounding-only", judged(p, faults.codes(p, faults.float32_chain(p)), 94, profile=load_profile("exact"))
+    yield "nondeterministic", judged(p, right, 91, change=twice), None
+    yield "shape-mismatch", judged(p, right[:, :-1], 92), None
+    yield "format-mismatch", judged(p, right, 93, change=lambda s: replace(s, format="int32")), None
+    rounded = faults.codes(p, faults.float32_chain(p))
+    yield "rounding-only", judged(p, rounded, 94, profile=load_profile("exact")), rounded != right
 
 
 def planted_results() -> PlantedResults:
     """Faults in arrays, and faults in dumps."""
     arrays = list(_from_arrays())
-    codes = {(t.case_id, t.tensor): code for code, t in arrays}
+    codes = {(t.case_id, t.tensor): code for code, t, _ in arrays}
+    wrong = {(t.case_id, t.tensor): where for _, t, where in arrays if where is not None}
     with TemporaryDirectory() as folder:
-        found, more = dumped_results(Path(folder), LABELS)
-    tensors = (*(t for _, t in arrays), *found.tensors)
-    return PlantedResults(results_of(tensors, found.not_compared, dumps=(H200, CPU)), codes | more)
+        found, more, where = dumped_results(Path(folder), LABELS)
+    tensors = (*(t for _, t, _ in arrays), *found.tensors)
+    where = {key: mask for key, mask in where.items() if mask.any()}
+    return PlantedResults(results_of(tensors, found.not_compared, dumps=(H200, CPU)), codes | more, wrong | where)

@@ -24,6 +24,7 @@ from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.ops.spec import Inputs
 from accuracy_eval.quantize import quantize
 from accuracy_eval.records import Case, Coded, Results
+from accuracy_eval.store import Dump
 
 Codes = NDArray[Any]
 Values = NDArray[np.float64]
@@ -225,11 +226,21 @@ def _compared(folder: Path, cases: Sequence[Case], bad: Backend, good: Backend, 
     return compare_dumps(*paths, labels=labels, explain=explain)
 
 
-def dumped_results(folder: Path, labels: Sequence[str]) -> tuple[Results, dict[tuple[str, str], str]]:
-    """A comparison of a dump with the faults and a right one, and the cause that (case id, output) must show."""
+def _wrong(folder: Path, labels: Sequence[str], explain: bool) -> dict[tuple[str, str], NDArray[np.bool_]]:
+    """The elements of every output in which the two dumps hold other codes."""
+    bad, good = (Dump.open(folder / f"{name}{explain:d}.h5") for name in labels)
+    outputs = [(r, t.name) for r in bad.records for t in r.tensors if t.role == "output"]
+    return {(r.id, name): np.asarray(bad.read(r, name) != good.read(good.record(r.id), name)) for r, name in outputs}
+
+
+def dumped_results(
+    folder: Path, labels: Sequence[str]
+) -> tuple[Results, dict[tuple[str, str], str], dict[tuple[str, str], NDArray[np.bool_]]]:
+    """A comparison of a dump with the faults and a right one; by (case id, output) the cause that it must show and its wrong elements."""
     cases = [c for p in PLANTED for c in (p.case, *p.beside)]
     found = _compared(folder, cases, PlantedBackend(), ReferenceBackend(), labels)
     told = _compared(folder, [_EXPLAINED, _LOSES_K], LosesK("H200"), ModelBackend("MI300X"), labels, explain=True)
     codes = {(case_id(p.case), p.tensor): p.code for p in PLANTED}
     codes |= {(case_id(_EXPLAINED), "d"): "explained-by-datapath", (case_id(_LOSES_K), "d"): "not-explained"}
-    return replace(found, tensors=(*found.tensors, *told.tensors)), codes
+    wrong = _wrong(folder, labels, False) | _wrong(folder, labels, True)
+    return replace(found, tensors=(*found.tensors, *told.tensors)), codes, {key: wrong[key] for key in codes}

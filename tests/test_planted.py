@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import math
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
-import openpyxl
 import pytest
+from python_calamine import CalamineWorkbook
 from support_planted import NOT_IN_REPORTS, PlantedResults, planted_results
 
+from accuracy_eval.cli.compare import compare_command
 from accuracy_eval.diagnose.codes import CODES
 from accuracy_eval.records import Attribution, Verdict
 from accuracy_eval.report import console_table, load_results, write_reports
@@ -25,6 +28,12 @@ ATTRIBUTIONS = {
     "accumulator-overflow": Attribution.OFF_CONTRACT,
 }
 NO_ELEMENT = ("shape-mismatch", "format-mismatch")  # nothing was measured
+NOT_MEASURED = (
+    *NO_ELEMENT,
+    "never-written",
+    "nondeterministic",
+    "operand-changed",
+)  # no limit on a number decides, and no element is wrong
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +49,8 @@ def folder(planted: PlantedResults, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def table(book: Path, sheet: str) -> list[dict[str, Any]]:
-    rows = openpyxl.load_workbook(book)[sheet].iter_rows(min_row=2, values_only=True)
-    heads = next(rows)
+    """A table sheet, read by a program that did not write it: a line of explanation, titles, rows."""
+    _, heads, *rows = CalamineWorkbook.from_path(book).get_sheet_by_name(sheet).to_python(skip_empty_area=False)
     return [dict(zip(heads, row, strict=True)) for row in rows]
 
 
@@ -69,20 +78,47 @@ def test_a_pair_of_equal_bytes_says_which_side_fails_for_another_reason(planted:
     assert pair.sentence == "same bytes; h200 FAIL, cpu PASS"
 
 
-def test_the_workbook_alone_answers_what_fails_who_by_how_much_where_and_what_next(planted: PlantedResults, folder: Path) -> None:
+INDEX = re.compile(r" at \[(?P<place>\d+(?:, \d+)*)\]|first (?:is )?at (?P<number>\d+)")  # of a vector's element: its number alone
+
+
+def place(row: dict[str, Any], worst: list[dict[str, Any]]) -> tuple[int, ...] | None:
+    """The element that a finding's texts name, else the first of its case on sheet Worst elements."""
+    said = INDEX.search(f"{row['how much, against which limit']} {row['cause']}")
+    if said:
+        return tuple(map(int, (said["place"] or said["number"]).split(", ")))
+    same = ("case", "tensor")
+    mine = [w for w in worst if all(w[n] == row[n] for n in same) and (w["actual"], w["against"]) == ("h200", "reference")]
+    return tuple(map(int, mine[0]["index"].strip("[]").split(", "))) if mine else None
+
+
+def test_the_workbooks_alone_answer_what_fails_who_is_off_how_much_at_which_element_and_what_next(
+    planted: PlantedResults, folder: Path
+) -> None:
     found = {(row["case"], row["tensor"]): row for row in table(folder / "summary.xlsx", "Findings")}
     assert len(found) == sum(t.verdict in (Verdict.FAIL, Verdict.WARN) for t in planted.results.tensors)
     worst = {book: table(folder / book, "Worst elements") for book in {row["workbook"] for row in found.values()}}
     for code, t in planted:
         if t.verdict is Verdict.PASS:
             continue
-        row = found[t.case_id, t.tensor]
+        key = t.case_id, t.tensor
+        row = found[key]
+        assert row["verdict"] == VERDICTS.get(code, "FAIL")
         assert f"{code}: " in row["cause"]
         assert row["who is off"].startswith("not comparable" if code in NO_ELEMENT else "h200")
-        assert row["limit from"] or code in NO_ELEMENT
-        assert t.case_id in row["run next"]
-        place = row["how much, against which limit"] + row["cause"]
-        assert code in NO_ELEMENT or "[" in place or " at " in place or any(w["index"] for w in worst[row["workbook"]])
+        if code in NOT_MEASURED:
+            assert row["how much, against which limit"]
+        else:
+            assert re.search(r"error \S+ × budget|\S+ [\d.]+.*, must be ", row["how much, against which limit"]), code
+            assert row["limit from"]
+        assert (key in planted.wrong) == (code not in NOT_MEASURED)
+        if key in planted.wrong:
+            index = place(row, worst[row["workbook"]])
+            assert index is not None, code
+            assert planted.wrong[key][index], f"{code}: {index} is right"
+        program, command, *arguments = shlex.split(row["run next"])
+        context = compare_command.make_context(command, arguments)
+        assert (program, command, context.params["dumps"]) == ("accuracy-eval", "compare", ("h200.h5", "cpu.h5"))
+        assert context.params["cases"] == (t.case_id,)
 
 
 def test_counts_are_whole_numbers(folder: Path) -> None:
