@@ -14,7 +14,7 @@ from support_metrics import rounding, truth, value_of
 
 from accuracy_eval import formats
 from accuracy_eval.formats import FORMATS, Format
-from accuracy_eval.metrics import walk
+from accuracy_eval.metrics import slots
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import Meter, measure
 from accuracy_eval.records import Coded
@@ -204,7 +204,7 @@ def odd_and_plain(make: Any) -> tuple[Measured, Measured]:
     results = []
     for all_odd in (0, 1):
         meter, panel = make()
-        meter._ip[walk.P_ALL_ODD] = all_odd
+        meter._ip[slots.P_ALL_ODD] = all_odd
         meter.update(0, *panel)
         results.append(meter.result())
     return results[0], results[1]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from accuracy_eval import formats
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Format, Overflow
-from accuracy_eval.metrics import walk as k
+from accuracy_eval.metrics import slots as k
 from accuracy_eval.metrics.measured import Values
 
 Array = NDArray[Any]

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.metrics import walk as k
+from accuracy_eval.metrics import slots as k
 from accuracy_eval.metrics.measured import Values
 
 QUANTILES = {"ulp_p50": Fraction(1, 2), "ulp_p99": Fraction(99, 100), "ulp_p999": Fraction(999, 1000)}

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.metrics import walk as k
+from accuracy_eval.metrics import slots as k
 from accuracy_eval.metrics.measured import NoiseMap, Values
 
 _BUCKET_EXPONENT = (0, -600, 600)  # of the middle, small and big bucket, for sums of d; twice that for sums of products

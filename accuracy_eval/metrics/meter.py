@@ -21,7 +21,7 @@ from accuracy_eval import formats
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Format, Overflow, get_format
 from accuracy_eval.jit import thread_count
-from accuracy_eval.metrics import walk as k
+from accuracy_eval.metrics import slots as k
 from accuracy_eval.metrics.aggregates import NO_USES, AggregateMeter
 from accuracy_eval.metrics.arguments import DUMMIES, Array, checked_codes, geometry, parameters, readonly, source, tables
 from accuracy_eval.metrics.histogram import Histogram
@@ -29,6 +29,7 @@ from accuracy_eval.metrics.joining import added, better, joined, merge_moments, 
 from accuracy_eval.metrics.measured import ClassCounts, Classes, Measured, NoiseMap, Range, Values
 from accuracy_eval.metrics.registry import METRICS, allclose_name
 from accuracy_eval.metrics.totals import Totals
+from accuracy_eval.metrics.walk import walk
 from accuracy_eval.records import Coded, WorstElement
 
 MOST_PARTS = 1 << 20  # longest per-row and per-column array
@@ -76,7 +77,7 @@ def measure(
 
 @dataclass
 class _Unit:
-    """A rectangle of the array and what the walk found in it. Row and column arrays are [quantity, place]; see walk.py."""
+    """A rectangle of the array and what the walk found in it. Row and column arrays are [quantity, place]; see slots.py."""
 
     row: int
     rows: int
@@ -236,7 +237,7 @@ class Meter:
                 unit.top_values, unit.top_codes, unit.records, unit.places, scratch.histogram,
             )  # fmt: skip
             with np.errstate(all="ignore"):
-                k.walk(
+                walk(
                     self._ip, self._fp, source_a, source_e, self._tables[0], self._tables[1], limit, specs,
                     scratch.lanes, scratch.bins, accumulators, row, rows, col, cols, first_row, self.cols,
                 )  # fmt: skip
