@@ -15,19 +15,10 @@ from accuracy_eval.cli.gates import proof_text
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import builtin_profiles, load_profile
-from accuracy_eval.prove import (
-    CLAIMS,
-    COLUMNS,
-    LENGTHS,
-    MUTATIONS,
-    NEAR_BUDGET,
-    bfloat16_partials,
-    float32_sums,
-    fourteen_bits,
-    problem,
-    prove,
-    prove_all,
-)
+from accuracy_eval.prove import CLAIMS, COLUMNS, MUTATIONS, problem, prove, prove_all
+from accuracy_eval.prove.arithmetic import bfloat16_partials, float32_sums, fourteen_bits
+from accuracy_eval.prove.claims import NEAR_BUDGET
+from accuracy_eval.prove.proving import LENGTHS
 from accuracy_eval.records import Coded
 from accuracy_eval.resolution import ResolutionMeter
 
@@ -133,7 +124,7 @@ def test_tolerances_in_absolute_units_cannot_fail_on_tiny_data():
 
 
 def test_a_profile_that_takes_a_built_in_name_with_a_wider_limit_is_found_out(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("accuracy_eval.prove.COLUMNS", COLUMNS[:1])
+    monkeypatch.setattr("accuracy_eval.prove.proving.COLUMNS", COLUMNS[:1])
     loose = '[[gate]]\nname = "budget"\nmetric = "budget_max"\nlimit = 1e3\nsource = "wishful thinking"\napplies = { lane = ["random"] }\n'
     (tmp_path / "default.toml").write_text(f'name = "default"\n{loose}')
     assert run(["gates", "prove", "--profile", str(tmp_path / "default.toml")]) == 1
