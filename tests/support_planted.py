@@ -69,6 +69,8 @@ def _planted() -> Iterator[tuple[Product, Fault]]:
         yield p, plant(p, 1)
     half = product(SHAPE, "bfloat16", out="float32")
     yield half, faults.partials(half, 0)
+    yield half, faults.rounded_result(half, 0)
+    yield half, faults.narrow_accumulator(half, 1)
     narrow = product(SHAPE, "bfloat16")
     yield narrow, faults.truncated(narrow, 0)
     yield wide, faults.rounded_result(wide, 0)
