@@ -19,6 +19,8 @@ from accuracy_eval.cpu_ref.hops import growth, hop_budget, hop_overflows
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import UnsupportedCase, UsageError
 from accuracy_eval.formats import decode, encode, ulp
+from accuracy_eval.gates import load_profile
+from accuracy_eval.judge import judge_tensor, side_of
 from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import Coded, Verdict
@@ -232,6 +234,107 @@ def test_ranks_that_drift_apart_fail_though_each_is_within_its_budget(tmp_path, 
     assert found.verdict is Verdict.FAIL
     assert [g.gate for g in found.sides[0].gates if not g.passed] == ["ranks"]
     assert found.sides[0].metrics["rank_mismatch_count"] > 0
+
+
+# faults by name
+
+SIZES = [(2, 16), (4, 257), (8, 1000)]
+
+
+def ring(case, x, fmt):
+    """What a healthy ring gives: sums rounded at every step, moves as they are; [r, columns]."""
+    r, n = case.dims["r"], case.dims["n"]
+    given = x.reshape(r, -1, n)
+    if case.op in SUMS:
+        total = given[0].astype(TYPES[fmt])
+        for part in given[1:]:
+            total = (total.astype(np.float64) + part).astype(TYPES[fmt])
+        total = total.astype(np.float64)
+        return np.repeat(total.reshape(1, -1), r, 0) if case.op == "all_reduce" else total.reshape(r, n)
+    return np.repeat(given.reshape(1, -1), r, 0) if case.op == "all_gather" else given.swapaxes(0, 1).reshape(r, -1)
+
+
+def diagnosed(case, y, fmt):
+    """(verdict, code -> evidence) of an output."""
+    spec = OPS[case.op]
+    x = {"x": Coded(operand_codes(spec, case, "ocp")["x"], fmt)}
+    (output,) = spec.outputs(case, "ocp")
+    side = side_of("me", Coded(encode(y, fmt), fmt), contract=spec.contract(case))
+    truths = {"me": spec.reference(case, x, "ocp", spec.contract(case))["y"]}
+    result = judge_tensor(case, case_id(case), spec.family, "default", output, [side], truths, load_profile("default"), inputs={"me": x})
+    return result.verdict, {d.code: d for d in result.sides[0].diagnoses}
+
+
+def values_of(case, fmt):
+    return decode(operand_codes(OPS[case.op], case, "ocp")["x"], fmt)
+
+
+@every("op", SUMS)
+@every("size", SIZES)
+@every("fmt", TYPES)
+@every("lane", ["random", "exact"])
+@every(("times", "code"), [(0.0, "lost-rank"), (2.0, "doubled-rank")])
+def test_a_lost_and_a_doubled_rank_are_named(op, size, fmt, lane, times, code):
+    case = case_of(op, *size, fmt, lane=lane)
+    x = values_of(case, fmt)
+    for rank in {0, size[0] - 1}:
+        faulty = x.copy()
+        faulty[rank] *= times
+        verdict, found = diagnosed(case, ring(case, faulty, fmt), fmt)
+        assert verdict is Verdict.FAIL
+        assert list(found) == [code]
+        assert found[code].evidence == {"rank": rank}
+
+
+def test_where_a_rank_is_lost_is_said():
+    case = case_of("all_reduce", 4, 100)
+    x = values_of(case, "bfloat16")
+    y, faulty = ring(case, x, "bfloat16"), x.copy()
+    faulty[2] = 0
+    y[[0, 3]] = ring(case, faulty, "bfloat16")[[0, 3]]
+    _, found = diagnosed(case, y, "bfloat16")
+    assert found["lost-rank"].sentence == "what rank 2 gave is missing from the sum at rank 0, 3"
+
+
+@every("op", ["all_gather", "all_to_all", "reduce_scatter"])
+@every("size", SIZES)
+@every("fmt", TYPES)
+def test_blocks_in_each_others_place_are_named(op, size, fmt):
+    case = case_of(op, *size, fmt)
+    r, n = size
+    right = ring(case, values_of(case, fmt), fmt)
+    one_rank = right.reshape(-1, n).copy()
+    one_rank[[0, 1]] = one_rank[[1, 0]]
+    everywhere = right.reshape(r, -1, n)
+    everywhere = np.roll(everywhere, 1, 0 if op == "reduce_scatter" else 1).reshape(-1, n)
+    for y, count in ((one_rank, 2), (everywhere, len(one_rank))):
+        verdict, found = diagnosed(case, y.reshape(right.shape), fmt)
+        assert verdict is Verdict.FAIL
+        assert list(found) == ["rank-order"]
+        assert found["rank-order"].evidence == {"count": count}
+    which, other = ("rank 0", "rank 1") if op == "reduce_scatter" else ("block 0 of rank 0", "block 1 of rank 0")
+    assert f": {which} holds what {other} should" in diagnosed(case, one_rank.reshape(right.shape), fmt)[1]["rank-order"].sentence
+
+
+@every("op", [*SUMS, *MOVES])
+@every("fmt", TYPES)
+def test_near_misses_and_healthy_results_have_no_such_name(op, fmt):
+    names = {"lost-rank", "doubled-rank", "rank-order"}
+    case = case_of(op, 4, 300, fmt)
+    x = values_of(case, fmt)
+    verdict, found = diagnosed(case, ring(case, x, fmt), fmt)
+    assert verdict is Verdict.PASS
+    assert not found.keys() & names
+    rng = np.random.default_rng(0)
+    spoilt = [x.copy() for _ in range(4)]
+    spoilt[0][1] *= 0.5  # half of a rank
+    spoilt[1][[1, 2]] = 0  # two ranks
+    spoilt[2][1] = rng.standard_normal(x.shape[1])  # another buffer
+    spoilt[3] = x * 1.25
+    for faulty in spoilt:
+        verdict, found = diagnosed(case, ring(case, faulty, fmt), fmt)
+        assert verdict is Verdict.FAIL
+        assert not found.keys() & names
 
 
 # ranks that die, hang or raise

@@ -13,7 +13,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from accuracy_eval.diagnose import accumulators, epilogues, facts, grids, indices, places, products, sampling, scales, values
+from accuracy_eval.diagnose import (
+    accumulators,
+    collectives,
+    epilogues,
+    facts,
+    grids,
+    indices,
+    places,
+    products,
+    sampling,
+    scales,
+    values,
+)
 from accuracy_eval.diagnose.context import Context, Finding, Look
 from accuracy_eval.messages import number
 from accuracy_eval.records import Diagnosis, GateResult
@@ -64,7 +76,9 @@ def _first(*rules: Rule) -> Rule:
 _OUT = ("empty", "all-zero", "constant")  # after these nothing about the output's structure is left to say
 _NARROW = ("result-rounded", "tf32-like", "bf16-inputs-like", "reduced-partials", "accumulator-rounded", "flush-to-zero")
 _SCALES = ("scale-rounding-rule", "amax-stale")
-_PRODUCT = (*_SCALES, "epilogue-step", "wrong-index", "scale-ignored", "scale-swapped", "scale-index", "k-tail-missing", "lost-k", *_NARROW)
+_COLLECTIVE = ("lost-rank", "doubled-rank", "rank-order")
+_OF_PRODUCT = ("epilogue-step", "wrong-index", "scale-ignored", "scale-swapped", "scale-index", "k-tail-missing", "lost-k")
+_PRODUCT = (*_COLLECTIVE, *_SCALES, *_OF_PRODUCT, *_NARROW)
 _PLACES = ("zero-tail", "rows", "columns", "block", "periodic")
 
 CODES: dict[str, Code] = {
@@ -149,6 +163,13 @@ CODES: dict[str, Code] = {
              with_=("gain",)),
         Code("wrong-index", "cause", "indices of operand {operand} are used {how}", "every index is one off, or counted from the other end",
              "check where the kernel's numbering starts and in which order it goes", ("operand",), indices.wrong_index, with_=("gain",)),
+        Code("lost-rank", "cause", "what rank {rank} gave is missing from the sum{where}", "one rank of a collective does not take part",
+             "look at that rank's buffer, stream and group; a launch that was skipped or came late", ("rank",), collectives.lost_rank),
+        Code("doubled-rank", "cause", "what rank {rank} gave is in the sum twice{where}", "one rank of a collective is counted twice",
+             "look for an in-place buffer that is reduced again, or a retry", ("rank",), collectives.doubled_rank),
+        Code("rank-order", "cause", "{count} of {total} blocks hold what belongs elsewhere: {which} holds what {other} should",
+             "blocks of a collective are exchanged", "check the order of ranks in the group and the offsets of their blocks", ("count",),
+             collectives.rank_order),
         Code("k-tail-missing", "cause", "products from k = {from_k} of {k} on are missing", "the last part of the contraction is lost",
              "check the handling of a K that is no multiple of the tile", ("from_k",), products.k_tail_missing, with_=("lost-k",)),
         Code("lost-k", "cause", "the products of k = {k} of {total} are missing", "one index of the contraction is lost",
@@ -172,7 +193,7 @@ CODES: dict[str, Code] = {
              _first(values.flush_to_zero, products.operands_flushed), _OUT),
         Code("gain", "cause", "the output is {value} × the expected values{power}", "one factor everywhere",
              "compare alpha, scales and encodings with this factor", ("value", "power_of_two"), values.gain,
-             (*_OUT, "fp8-encoding", "accumulator-plateau", "transposed", "epilogue-step", "k-tail-missing", "lost-k",
+             (*_OUT, "fp8-encoding", "accumulator-plateau", "transposed", "epilogue-step", *_COLLECTIVE, "k-tail-missing", "lost-k",
               *_SCALES, *_NARROW)),
         Code("range-violation", "cause", "{op} is {value} at {index}, outside [{low}, {high}]", "a value the function cannot have",
              "look at the argument there with the reproducer", ("index",), values.range_violation),
