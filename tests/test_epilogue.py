@@ -136,3 +136,22 @@ def test_what_an_epilogue_cannot_be_is_refused():
         Epilogue("mish")
     with pytest.raises(UsageError, match="output_scale 0.0: it divides the result"):
         Epilogue(output_scale=0.0)
+
+
+@pytest.mark.parametrize("fmt", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("activation", ["silu", "gelu-tanh", "relu"])
+def test_a_row_of_a_gradient_that_is_a_percent_off_fails(activation, fmt):
+    case = make_case(
+        "gemm_epilogue", (("m", 40), ("n", 64), ("k", 96)), format=fmt, layout="nn", direction="bwd",
+        options={"activation": activation, "bias": True},
+    )  # fmt: skip
+    backend = TorchBackend("cpu")
+    outcome = backend.run(backend.prepare(case), backend.candidates(case.op)[0], repeats=1)
+    _, _, references = known(case)
+    for r in outcome.results:
+        codes = r.codes[0].result()
+        assert judged(case, r.name, codes, references).verdict is Verdict.PASS
+        values = decode(codes, r.format)
+        values[7 if values.ndim == 2 else slice(None)] *= 1.01
+        assert judged(case, r.name, encode(values, r.format), references).verdict is Verdict.FAIL, r.name
+    backend.close()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accuracy_eval.contracts import LAMBDA, parse_contract
+from accuracy_eval.contracts import LAMBDA, TYPICAL, parse_contract
 from accuracy_eval.cpu_ref.epilogue import ACTIVATIONS, Activation, Epilogue, activated_reach, projection_reach, within_float64
 from accuracy_eval.cpu_ref.flush import stored
 from accuracy_eval.cpu_ref.gemm import Panel, gradient, panels
@@ -125,14 +125,20 @@ def _kept(flow: Flow, fmt: str, changed: bool) -> Flow:
 def gradient_panels(output: str, problem: Gemm, flow: Upstream, contract: str) -> Iterator[Panel]:
     """Panels of "da", "db" (stored orientation), "dbias" or "dresidual": values and budgets."""
     if output == "dresidual":
-        yield Panel(0, flow.residual.values, flow.residual.error)
+        values = flow.residual.values
+        yield Panel(0, values, np.where(np.isfinite(values), flow.residual.error, 0.0))
         return
     plain = _plain(problem)
     carried = _carried(output, plain, flow.product.error)
+    # where a step may be another thing altogether, its error is no deviation that many elements share
+    usual = _carried(output, plain, np.where(flow.product.reach.odd, np.inf, flow.product.error))
     for p in panels(_gradient(output, plain, flow), contract=contract):
         assert p.budget is not None
-        allowed = p.budget + carried[p.first_row : p.first_row + len(p.values)]
-        yield Panel(p.first_row, p.values, np.where(np.isfinite(p.values), np.where(np.isnan(allowed), np.inf, allowed), 0.0))
+        assert p.typical is not None
+        here = slice(p.first_row, p.first_row + len(p.values))
+        allowed = [p.budget + LAMBDA * carried[here], p.typical + TYPICAL * usual[here]]
+        budget, typical = (np.where(np.isfinite(p.values), np.where(np.isnan(v), np.inf, v), 0.0) for v in allowed)
+        yield Panel(p.first_row, p.values, budget, typical=typical)
 
 
 def gradient_reach(output: str, problem: Gemm, flow: Upstream, contract: str) -> Reach:
@@ -163,16 +169,16 @@ def _gradient(output: str, plain: Gemm, flow: Upstream) -> Gemm:
 
 
 def _carried(output: str, problem: Gemm, error: Values) -> Values:
-    """What errors of the product's gradient add to a sum of products with them, in the output's stored orientation."""
+    """Standard deviation of what errors of the product's gradient add to sums of products with them, in the output's stored orientation."""
     everything = slice(None)
     with np.errstate(invalid="ignore", over="ignore"):
         variance = error**2 / 3.0  # of a number anywhere within ± error
         if output == "dbias":
-            spread: Values = LAMBDA * np.sqrt(variance.sum(axis=0, keepdims=True))
-            return spread
+            deviation: Values = np.sqrt(variance.sum(axis=0, keepdims=True))
+            return deviation
         if output == "da":
             found, turned = variance @ problem.b_values(everything, everything).T ** 2, problem.layout[0] == "t"
         else:
             found, turned = problem.a_values(everything, everything).T ** 2 @ variance, problem.layout[1] == "t"
-        spread = abs(problem.scalars[0]) * LAMBDA * np.sqrt(found)
-    return spread.T if turned else spread
+        deviation = abs(problem.scalars[0]) * np.sqrt(found)
+    return deviation.T if turned else deviation

@@ -140,7 +140,7 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
 
     def panels(output: Output) -> Iterator[Panel]:
         for p in gradient_panels(output.name, problem, flow(), contract):
-            yield Panel(p.first_row, p.values, p.budget)
+            yield Panel(p.first_row, p.values, p.budget, p.typical)
 
     def reference(output: Output) -> Reference:
         exempt = reaching(lambda: gradient_reach(output.name, problem, flow(), contract), output.format)
