@@ -222,11 +222,15 @@ def test_all_zero_against_anything_fails_under_every_profile(profile):
     assert "all-zero" in {d.code for d in side.diagnoses}
 
 
-def test_zeros_for_subnormal_values_inside_the_budget_are_a_flush_and_for_normal_ones_are_not():
+def test_zeros_for_subnormal_values_or_sums_of_such_inside_the_budget_are_a_flush_and_for_others_are_not():
     smallest = 2.0**-126  # normal in float32
     assert judge("default", [0, 0], [smallest / 2, smallest / 4], budget=2 * smallest).verdict is Verdict.PASS
     assert judge("default", [0, 0], [smallest / 2, smallest / 4], budget=smallest / 2).verdict is Verdict.FAIL
-    assert judge("default", [0, 0], [smallest, smallest / 4], budget=8 * smallest).verdict is Verdict.FAIL
+    assert judge("default", [0, 0], [3 * smallest, smallest / 4], budget=8 * smallest).verdict is Verdict.PASS  # four terms of at most one
+    large = 2.0**20 * smallest  # more terms than a sum has
+    assert judge("default", [0, 0], [large, smallest / 4], budget=8 * large).verdict is Verdict.FAIL
+    normal = 2.0**-14  # in float16, whose subnormals no sum loses
+    assert judge("default", [0, 0], [normal, normal / 4], budget=8 * normal, out="float16").verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize("profile", builtin_profiles())
