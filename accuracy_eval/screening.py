@@ -7,6 +7,7 @@ and of the votes, about 1 KB a result however many dumps there are. No codes are
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ HOST_PART = ("torch_threads", "torch_blas", "numpy_blas")  # of a CPU
 SETTINGS = ("library.", "flag.")
 # of a GPU: the driver, and what only transfers and the host's own products use
 HOST_LIBRARIES = ("library.openblas.", "library.mkl.", "library.mkldnn.", "library.nccl.", "library.rccl.", "library.cuda_driver.")
+# of results that ranks computed together: what carries them decides how they are added
+TRANSPORT = ("nccl_version", "rccl_version", "library.nccl.", "library.rccl.", "env.NCCL_", "env.RCCL_", "env.GLOO_")
 # what differs between any two devices and says nothing
 OWN = ("uuid", "hostname", "hostname_hash", "device", "chip_id", "started", "serial", "pci_bus", "env.CUDA_VISIBLE_DEVICES",
        "env.HIP_VISIBLE_DEVICES", "env.ROCR_VISIBLE_DEVICES", "env.NVIDIA_VISIBLE_DEVICES")  # fmt: skip
@@ -47,6 +50,7 @@ class OddOne:
 
     found, expected  digests; "2 results …" where repeated runs differed
     agree, of        dumps that have `expected`, dumps of the group that have a result
+    like             path of the first that has `expected`; `path` is that of the odd one
     """
 
     dump: str
@@ -55,6 +59,8 @@ class OddOne:
     expected: str
     agree: int
     of: int
+    path: str
+    like: str
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class Screening:
 class _Key:
     where: Where
     group: int
-    conditions: bytes  # operands' digests and kernels' names
+    conditions: bytes  # operands' digests, kernels' names, and what carried a collective
 
 
 def screen(
@@ -140,12 +146,12 @@ def screen(
                     members[group].append(number)
                 for run in record.notes.get("certificate", {}).get("wrong", ()):
                     alarms.append(Alarm(names[number], Where(record.id, record.candidate, "d"), wrong_product(run)))
-                for where, conditions, result in _results(record):
+                for where, conditions, result in _results(record, platform):
                     ballot = votes[_Key(where, group, conditions)]
                     ballot[result] = ballot.get(result, 0) | 1 << number
         if progress:
             progress(number + 1, len(paths), names[number])
-    return replace(_counted(names, groups, members, votes, platforms), alarms=tuple(alarms))
+    return replace(_counted(names, list(map(str, paths)), groups, members, votes, platforms), alarms=tuple(alarms))
 
 
 def _names(paths: Sequence[str | Path], labels: Sequence[str]) -> list[str]:
@@ -166,11 +172,13 @@ def _identity(platform: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"{k}={platform.get(k)}" for k in (*part, *settings))
 
 
-def _results(record: CaseRecord) -> Iterator[tuple[Where, bytes, str]]:
+def _results(record: CaseRecord, platform: Mapping[str, Any]) -> Iterator[tuple[Where, bytes, str]]:
     """(tensor, conditions, result) of each output."""
     operands = sorted((t.role, t.name, t.format, t.sha256) for t in record.tensors if t.role != "output")
     kernels = [k.get("name") for k in record.notes.get("kernels", ())]
-    conditions = hashlib.blake2b(repr((operands, kernels)).encode(), digest_size=16).digest()
+    transport = record.notes.get("transport")
+    carried = [transport, *(f"{k}={platform[k]}" for k in sorted(platform) if k.startswith(TRANSPORT))] if transport else []
+    conditions = hashlib.blake2b(repr((operands, kernels, carried)).encode(), digest_size=16).digest()
     found: dict[str, list[str]] = defaultdict(list)
     for t in record.tensors:
         if t.role == "output":
@@ -184,7 +192,7 @@ def _one(digests: Sequence[str]) -> str:
 
 
 def _counted(
-    names: Sequence[str], groups: Mapping[tuple[str, ...], int], members: Mapping[int, Sequence[int]],
+    names: Sequence[str], paths: Sequence[str], groups: Mapping[tuple[str, ...], int], members: Mapping[int, Sequence[int]],
     votes: Mapping[_Key, Mapping[str, int]], platforms: Sequence[Mapping[str, str]],
 ) -> Screening:  # fmt: skip
     agreed = alone = 0
@@ -206,7 +214,8 @@ def _counted(
         else:
             for result, voters in ballot.items():
                 for i in _bits(voters) if result != expected else ():
-                    odd.append(OddOne(names[i], key.where, result, expected, most.bit_count(), of))
+                    like = paths[next(iter(_bits(most)))]
+                    odd.append(OddOne(names[i], key.where, result, expected, most.bit_count(), of, paths[i], like))
                     if names[i] not in differs:
                         differs[names[i]] = _only_its_own(platforms[i], [platforms[j] for j in _bits(most)])
     absent = Counter(names[i] for (_, group), have in present.items() for i in members[group] if not have >> i & 1)
@@ -252,10 +261,13 @@ def screening_text(found: Screening) -> str:
         lines.append(f"and {len(found.alarms) - MOST_LINES} more wrong runs")
     for name in dict.fromkeys(o.dump for o in found.odd):
         mine = [o for o in found.odd if o.dump == name]
-        lines.append(f"odd_one_out {name}: {len(mine)} outputs differ from what most dumps like it have")
+        differ = "1 output differs" if len(mine) == 1 else f"{len(mine)} outputs differ"
+        lines.append(f"odd_one_out {name}: {differ} from what most dumps like it have")
         lines += [f"  it alone has {text}" for text in found.differs.get(name, ())]
         lines += [f"  {_place(o.where)}: {_short(o.found)}; {o.agree} of {o.of} have {_short(o.expected)}" for o in mine[:MOST_LINES]]
         lines += [f"  and {len(mine) - MOST_LINES} more"] if len(mine) > MOST_LINES else []
+        command = ["accuracy-eval", "compare", mine[0].path, mine[0].like, "--case", mine[0].where.case_id]
+        lines.append(f"  next, with the codes at hand: {shlex.join(command)}")
     for tie in found.ties[:MOST_LINES]:
         lines.append(f"undetermined {_place(tie.where)}: " + "; ".join(f"{', '.join(n)} {_short(r)}" for r, n in tie.results.items()))
     if len(found.ties) > MOST_LINES:

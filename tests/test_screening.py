@@ -98,6 +98,19 @@ def test_other_operands_and_other_kernels_are_not_compared(tmp_path: Path) -> No
     assert (found.odd, found.agreed, found.alone, found.absent) == ((), 2, 2, {})
 
 
+def test_what_ranks_computed_is_compared_under_equal_transport_alone(tmp_path: Path) -> None:
+    carried = {"notes": {"transport": "nccl"}}
+    versions = {"a": "2.27", "b": "2.27", "c": "2.28", "d": "2.28"}
+    paths = [
+        dumped(tmp_path, name, record(1, 10), record(2, 5 if version == "2.27" else 6, **carried), nccl_version=version)
+        for name, version in versions.items()
+    ]
+    found = screen(paths)
+    assert (found.agreed, found.odd, found.ties) == (3, (), ())  # products whatever NCCL there is, sums under each version
+    odd = dumped(tmp_path, "e", record(1, 10), record(2, 6, **carried), nccl_version="2.27")
+    assert [(o.dump, o.agree, o.of) for o in screen([*paths, odd]).odd] == [("e", 2, 3)]
+
+
 def test_repeats_that_differ_on_one_device_make_it_odd(tmp_path: Path) -> None:
     found = screen([*fleet(tmp_path, {"a": 5, "b": 5}), dumped(tmp_path, "c", record(1, 10), record(2, 5, 6))])
     assert [(o.dump, o.found.partition(" results ")[0]) for o in found.odd] == [("c", "2")]
@@ -123,8 +136,9 @@ def test_the_text_and_the_exit_code_of_the_command(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out == (
         "3 dumps, 2 outputs compared by digest: 1 agree\n"
         "  3 × NVIDIA H200, sm_90, torch 2.11: a, b, c\n"
-        "odd_one_out c: 1 outputs differ from what most dumps like it have\n"
+        "odd_one_out c: 1 output differs from what most dumps like it have\n"
         f"  {record(2, 0).id} d: {six}; 2 of 3 have {five}\n"
+        f"  next, with the codes at hand: accuracy-eval compare {paths[2]} {paths[0]} --case {record(2, 0).id}\n"
     )
     assert run(["screen", *paths, "--json", "--op", "gemm"]) == 1
     assert json.loads(capsys.readouterr().out)["odd"][0]["dump"] == "c"
