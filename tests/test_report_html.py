@@ -162,6 +162,8 @@ def test_an_open_case_shows_message_pictures_gates_and_metrics(opened: Opened) -
     )
     assert captions[1] == "ulp histogram, h200 against reference: 65536 elements, largest bin edge 64 ulp (214 there)"
     assert detail.locator("svg").first.locator("rect title").count() == 16 * 8
+    left = [float(x) for x in detail.locator("svg").nth(1).locator("rect.bar").evaluate_all("bars => bars.map((b) => b.getAttribute('x'))")]
+    assert [(b - left[0]) / (left[1] - left[0]) for b in left] == [0, 1, 2, 3, 9]  # up to 0, 1/4, 1/2, 1 and 64 ulp
     assert "0.00031" in detail.inner_text() or "3.1e-4" in detail.inner_text()
     detail.locator("summary").click()
     assert "rel_fro" in detail.locator("details").inner_text()

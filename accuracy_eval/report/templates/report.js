@@ -56,10 +56,17 @@
   };
   const power = (e) => (e === 0 ? "1" : e >= -3 && e <= 4 ? String(Number((10 ** e).toPrecision(1))) : `1e${e}`);
 
+  // bins and the empty ones between them: a gap of the axis is as wide as it is
+  const contiguous = (found) => {
+    const counts = new Map(found), edges = found.map(([edge]) => edge);
+    const powers = edges.filter((e) => e > 0 && Number.isFinite(e)).map(Math.log2).map(Math.round);
+    for (let p = Math.min(...powers); p < Math.max(...powers); p++) if (!counts.has(2 ** p)) counts.set(2 ** p, 0);
+    return [...counts].sort(([a], [b]) => a - b);
+  };
   const histogram = (sketch) => {
-    const bins = sketch.histogram.map(([edge, count]) => [number(edge), count]);
+    const bins = contiguous(sketch.histogram.map(([edge, count]) => [number(edge), count]));
     const total = bins.reduce((sum, [, count]) => sum + count, 0);
-    const bar = Math.max(14, Math.min(34, 380 / bins.length)), left = 46, top = 12, height = 130;
+    const bar = Math.max(bins.length > 40 ? 8 : 14, Math.min(34, 380 / bins.length)), left = 46, top = 12, height = 130;
     const width = Math.max(250, left + bins.length * bar + 12);
     const svg = frame(width, height + top + 36, `Histogram of errors in ulp, ${sketch.title}`);
     const most = Math.log10(Math.max(...bins.map(([, count]) => count)));
@@ -70,7 +77,7 @@
       const x = left + 4 + i * bar, at = y(Math.log10(count));
       const from = i === 0 ? 0 : bins[i - 1][0];
       const range = edge === 0 ? "exact" : `(${short(Math.max(from, edge / 2))}, ${short(edge)}] ulp`;
-      svg.append(s("rect", { class: "bar", x, y: at, width: bar - 3, height: top + height - at }, title(`${range}: ${count} of ${total}`)));
+      if (count) svg.append(s("rect", { class: "bar", x, y: at, width: bar - 3, height: top + height - at }, title(`${range}: ${count} of ${total}`)));
       if (i % step === 0) svg.append(s("text", { x: x + (bar - 3) / 2, y: top + height + 15, "text-anchor": "middle", class: "quiet" }, short(edge)));
     });
     svg.append(s("text", { x: left, y: top + height + 31, class: "quiet" }, "|error| in ulp, up to"));
