@@ -14,6 +14,7 @@ from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.datapath import dot, explain_gemm
 from accuracy_eval.datapath.compositions import canonical, parse
 from accuracy_eval.datapath.evaluation import Problem, evaluate, problem_of
+from accuracy_eval.datapath.hypotheses import takes
 from accuracy_eval.datapath.planes import factored
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import UsageError
@@ -134,6 +135,17 @@ def test_groups_that_a_piece_would_tear_apart_and_scales_of_no_instruction_are_r
     bare = Problem(gemm.a.codes, gemm.b.codes, "float4_e2m1fn", "float4_e2m1fn")
     with pytest.raises(UsageError, match="'mx' stands for block scales of 32 or 16 k's; the problem has none"):
         evaluate(parse("mx G64.35.23 fwd"), bare)
+
+
+def test_a_part_whose_instruction_nobody_knows_is_not_guessed_and_its_dump_is_tried_with_every_known_rule() -> None:
+    gemm = scaled_product("float8_e4m3fn", 32, 8, 8, 128)
+    d = made_by("mx T32.25.23 fwd", gemm)
+    with pytest.raises(UsageError, match="unit 'MI355X': nothing is known of its arithmetic for float8_e4m3fn × float8_e4m3fn"):
+        explain_gemm(d, gemm, unit="MI355X")
+    assert not takes("MI355X", ("float8_e4m3fn", "float8_e4m3fn"))
+    assert takes("MI355X", ("float32", "float32"))
+    assert takes("MI300X", ("float8_e4m3fnuz", "float8_e4m3fnuz"))
+    assert explain_gemm(d, gemm).fraction == 1.0
 
 
 def test_dumps_of_a_blackwell_model_are_explained(tmp_path: Path) -> None:

@@ -63,9 +63,10 @@ def rules_for(problem: Problem, out: str, unit: str | None) -> list[tuple[str, R
         if rule.accumulator != "float16" or out == "float16":
             found.setdefault((pre, rule))
 
-    known = {u.name: u for u in rows if u.rule is not None}
-    if unit is not None and not known:
-        raise UsageError(f"unit {unit!r}: nothing is known of its arithmetic; explain without a unit tries the rules of all others")
+    if unit is not None and _unknown(unit, pair):
+        raise UsageError(
+            f"unit {unit!r}: nothing is known of its arithmetic for {' × '.join(pair)}; without a unit the rules of all others are tried"
+        )
     for row in rows:
         if row.rule is None or (row.scales and not _takes_scales(row, problem)):
             continue
@@ -87,8 +88,16 @@ def rules_for(problem: Problem, out: str, unit: str | None) -> list[tuple[str, R
     return list(found)
 
 
+def _unknown(unit: str, pair: tuple[str, str]) -> bool:
+    """Whether a unit has an instruction for these formats whose arithmetic nobody knows, or no known one at all."""
+    rows = units_of(unit)
+    return all(row.rule is None for row in rows) or any(row.rule is None and set(pair) <= set(row.formats) for row in rows)
+
+
 def takes(unit: str, pair: tuple[str, str]) -> bool:
-    """Whether anything known of a unit multiplies operands of these formats."""
+    """Whether all that may multiply operands of these formats on a unit is known, and anything does."""
+    if _unknown(unit, pair):
+        return False
     rows = [row for row in units_of(unit) if row.rule is not None and not row.scales]
     floats = "float64" not in pair and all(get_format(f).kind == "float" for f in pair)  # vector lanes take every float but float64
     return bool(rows) and (floats or any(_pres(row, pair) for row in rows))
