@@ -188,7 +188,17 @@ def test_views_change_the_layout_in_memory_and_not_the_values(tmp_path, cpu):
 
 
 @pytest.mark.parametrize(
-    ("op", "shape"), [("batched_gemm", "3x8x16x32"), ("attention", "1x4x2x16x16x32"), ("rope", "8x3x16"), ("rmsnorm", "8x64")]
+    ("op", "shape"),
+    [
+        ("batched_gemm", "3x8x16x32"),
+        ("attention", "1x4x2x16x16x32"),
+        ("rope", "8x3x16"),
+        ("rmsnorm", "8x64"),
+        ("topk", "8x2x16"),
+        ("unpermute", "8x2x4x16"),
+        ("embedding", "8x5x16"),
+        ("cross_entropy", "8x16"),
+    ],
 )
 def test_operands_of_any_number_of_dimensions_lie_in_views(tmp_path, cpu, op, shape):
     views = parse_suite({"name": "v", "description": "v", "cases": [{"op": op, "shape": shape, "input": ["misaligned", "strided"]}]}, "v")
