@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from accuracy_eval.formats import Values
+from accuracy_eval.formats import Codes, Values
 from accuracy_eval.ops.spec import Exempt, Output, Panel, Reference, bounded, row_blocks, rows_and_columns
 
 Part = tuple[Values, Values]  # values and how far off they may be before they are rounded, of one shape
@@ -35,6 +37,23 @@ def by_rows(
         yield Panel(0, values.reshape(shape), budget.reshape(shape))
 
     return Reference("values", output.format, output.shape, contract, panels, exempt=exempt)
+
+
+def turned(found: Reference, output: Output) -> Reference:
+    """The reference of a matrix from that of its transpose."""
+
+    def panels() -> Iterator[Panel]:
+        parts = list(found.panels())
+        values, budget = (np.concatenate([getattr(p, name) for p in parts]).T for name in ("values", "budget"))
+        yield Panel(0, np.ascontiguousarray(values), np.ascontiguousarray(budget))
+
+    def flipped(codes: Codes, values: Values, first_row: int) -> NDArray[np.bool_] | None:
+        assert found.exempt is not None
+        mask = found.exempt.mask(codes.T, values.T, first_row)
+        return None if mask is None else mask.T
+
+    exempt = None if found.exempt is None else Exempt(flipped, found.exempt.why)
+    return replace(found, shape=output.shape, panels=panels, exempt=exempt)
 
 
 def whole(outputs: Sequence[Output], contract: str, compute: Callable[[], Mapping[str, Part]]) -> dict[str, Reference]:

@@ -1,8 +1,9 @@
-"""Reductions over the last axis, each its own op: y = f(x), x [m, n], forward and backward."""
+"""Reductions over the last axis or the first, each its own op: y = f(x), x [m, n], forward and backward."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,20 +16,21 @@ from accuracy_eval.cpu_ref.reduce import REDUCTIONS, Reduction, log_steps, reduc
 from accuracy_eval.cpu_ref.reduce_gradient import gradient_limit
 from accuracy_eval.formats import Format, Values, decode, get_format, ulp
 from accuracy_eval.ops.gemm import overflowing
-from accuracy_eval.ops.panels import Part, by_rows
+from accuracy_eval.ops.panels import Part, by_rows, turned
 from accuracy_eval.ops.spec import FLOATS, Encoding, Exempt, Inputs, Operand, OpSpec, Output, Reference, operand_formats, output_format
-from accuracy_eval.records import Case
+from accuracy_eval.records import Case, Coded, OptionValue
 
-# (torch, x, keyword arguments: out= where the function takes it) -> result
-TORCH: dict[str, Callable[[Any, Any, dict[str, Any]], Any]] = {
-    "sum": lambda torch, x, out: torch.sum(x, -1, **out),
-    "mean": lambda torch, x, out: torch.mean(x, -1, **out),
-    "max": lambda torch, x, out: torch.amax(x, -1, **out),
-    "logsumexp": lambda torch, x, out: torch.logsumexp(x, -1, **out),
-    "softmax": lambda torch, x, out: torch.softmax(x, -1),
-    "norm": lambda torch, x, out: torch.linalg.vector_norm(x, 2, -1, **out),
+# (torch, x, axis, keyword arguments: out= where the function takes it) -> result
+TORCH: dict[str, Callable[[Any, Any, int, dict[str, Any]], Any]] = {
+    "sum": lambda torch, x, axis, out: torch.sum(x, axis, **out),
+    "mean": lambda torch, x, axis, out: torch.mean(x, axis, **out),
+    "max": lambda torch, x, axis, out: torch.amax(x, axis, **out),
+    "logsumexp": lambda torch, x, axis, out: torch.logsumexp(x, axis, **out),
+    "softmax": lambda torch, x, axis, out: torch.softmax(x, axis),
+    "norm": lambda torch, x, axis, out: torch.linalg.vector_norm(x, 2, axis, **out),
 }
-
+AXES = {"last": -1, "first": 0}
+OPTIONS: dict[str, OptionValue] = {"axis": "last"}
 
 Rows = slice | NDArray[np.int64]
 
@@ -39,29 +41,46 @@ class _RowsOf(Protocol):
     def __call__(self, name: str, which: Rows, /) -> Values: ...
 
 
+def _axis(case: Case) -> Any:
+    return dict(case.options).get("axis", OPTIONS["axis"])
+
+
 def _operands(r: Reduction, case: Case, encoding: Encoding) -> tuple[Operand, ...]:
     x = Operand("x", (case.dims["m"], case.dims["n"]), operand_formats(case, 1, encoding)[0], ("m", "n"))
     if case.direction == "fwd":
         return (x,)
-    return x, Operand("grad_result", x.shape if r.keeps_axis else x.shape[:1], x.format, x.axes if r.keeps_axis else x.axes[:1])
+    kept = x.axes if r.keeps_axis else ("m",) if _axis(case) == "last" else ("n",)
+    return x, Operand("grad_result", tuple(case.dims[a] for a in kept), x.format, kept)
 
 
 def _outputs(r: Reduction, case: Case, encoding: Encoding) -> tuple[Output, ...]:
     x = _operands(r, case, encoding)[0]
     if case.direction == "bwd":
         return (Output("dx", x.shape, x.format),)
-    return (Output("result", x.shape if r.keeps_axis else x.shape[:1], output_format(case, x.format, encoding)),)
+    shape = x.shape if r.keeps_axis else x.shape[:1] if _axis(case) == "last" else x.shape[1:]
+    return (Output("result", shape, output_format(case, x.format, encoding)),)
 
 
 def _torch(r: Reduction, torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+    axis = AXES[_axis(case)]
     if case.direction == "fwd":
-        return {"result": TORCH[r.name](torch, t["x"], {"out": out["result"]} if "result" in out else {})}
+        return {"result": TORCH[r.name](torch, t["x"], axis, {"out": out["result"]} if "result" in out else {})}
     leaf = t["x"].detach().requires_grad_()
-    return {"dx": torch.autograd.grad(TORCH[r.name](torch, leaf, {}), leaf, t["grad_result"])[0]}
+    return {"dx": torch.autograd.grad(TORCH[r.name](torch, leaf, axis, {}), leaf, t["grad_result"])[0]}
 
 
 def _reference(r: Reduction, case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
-    (output,), x = _outputs(r, case, encoding), inputs["x"]
+    """Columns are rows of the transposed operands."""
+    (output,) = _outputs(r, case, encoding)
+    if _axis(case) == "first":
+        flipped = {name: Coded(c.codes.T, c.format) for name, c in inputs.items()}
+        found = _along_rows(r, case, flipped, replace(output, shape=output.shape[::-1]), contract)
+        return {output.name: turned(found, output) if len(output.shape) > 1 else found}
+    return {output.name: _along_rows(r, case, inputs, output, contract)}
+
+
+def _along_rows(r: Reduction, case: Case, inputs: Inputs, output: Output, contract: str) -> Reference:
+    x = inputs["x"]
 
     def rows(name: str, which: Rows) -> Values:
         return decode(inputs[name].codes[which], inputs[name].format)
@@ -81,7 +100,7 @@ def _reference(r: Reduction, case: Case, inputs: Inputs, encoding: Encoding, con
     else:
         outside = _EXEMPT.get((r.name, case.direction))
         exempt = outside(rows, output.format) if outside else None
-    return {output.name: by_rows(output, contract, x.shape, forward if case.direction == "fwd" else backward, exempt=exempt)}
+    return by_rows(output, contract, x.shape, forward if case.direction == "fwd" else backward, exempt=exempt)
 
 
 def _allowed(r: Reduction, x: Values, truth: Values, out: str, contract: str) -> Values:
@@ -166,6 +185,14 @@ _EXEMPT: dict[tuple[str, str], Callable[[_RowsOf, str], Exempt]] = {
 }
 
 
+def _refuse(r: Reduction, case: Case) -> str | None:
+    if _axis(case) not in AXES:
+        return f"option axis={_axis(case)!r}; allowed: {', '.join(AXES)}"
+    if r.name == "max" and not case.dims["n" if _axis(case) == "last" else "m"]:
+        return "max of an empty axis has no value"
+    return None
+
+
 def _op(r: Reduction) -> OpSpec:
     return OpSpec(
         name=r.name,
@@ -178,8 +205,9 @@ def _op(r: Reduction) -> OpSpec:
         torch=partial(_torch, r),
         reference=partial(_reference, r),
         contract=lambda case: default_contract(r.name, (case.format,)),
+        options=OPTIONS,
         directions=("fwd", "bwd"),
-        refuse=lambda case: "max of an empty axis has no value" if r.name == "max" and case.dims["n"] == 0 else None,
+        refuse=partial(_refuse, r),
     )
 
 
