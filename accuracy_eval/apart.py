@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +17,10 @@ from accuracy_eval.budget import within_budget
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.cpu_ref.sampling import LINES, line_sums, sample_lines, whole
 from accuracy_eval.formats import Codes, Values, decode, ulp
+from accuracy_eval.measuring import SideTensor
 from accuracy_eval.messages import index_text, number
 from accuracy_eval.metrics.measured import Measured, NoiseMap
 from accuracy_eval.ops.spec import Panel, Reference, row_blocks, rows_and_columns
-
-if TYPE_CHECKING:
-    from accuracy_eval.judge import SideTensor
 
 FULL_FLOP = 1 << 33  # products up to here have all their budgets computed: 0.3 s on two cores
 NORMS = 2.0  # of a line outside the sample, in units of what 64 of its elements say: those may miss its heaviest

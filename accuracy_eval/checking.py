@@ -25,7 +25,8 @@ from accuracy_eval.diagnose import Context, diagnose, gate_cannot_fail, named, r
 from accuracy_eval.errors import UsageError, VerdictError, unknown
 from accuracy_eval.formats import FORMATS, decode, encode, get_format
 from accuracy_eval.gates import Profile, load_profile
-from accuracy_eval.judge import NOTHING_FINITE, judge_tensor, side_of
+from accuracy_eval.judge import NOTHING_FINITE, judge_tensor
+from accuracy_eval.measuring import side_of
 from accuracy_eval.messages import side_message
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import measure

@@ -1,6 +1,6 @@
-"""judge: one output tensor of one case over all its sides, in one pass over row panels.
+"""judge: one output tensor of one case over all its sides.
 
-Every side is measured against the reference, every pair of sides against each other; gates and structural checks turn the
+Every side is measured against the reference, every pair of sides against each other (`measuring`); gates and structural checks turn the
 measurements into verdicts, and the verdicts into an attribution: who is off. Nothing here reads files or runs devices.
 """
 
@@ -8,92 +8,37 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from accuracy_eval.apart import Apart
 from accuracy_eval.attribution import attribute, reported, worst_elements
 from accuracy_eval.contracts import looser_contracts, parse_contract
 from accuracy_eval.cpu_ref.flush import SMALLEST as FLUSHED
-from accuracy_eval.diagnose import Context, context_of, diagnose, fails, named, origins, rows_of, structural
+from accuracy_eval.diagnose import Context, context_of, diagnose, fails, named, origins, structural
 from accuracy_eval.expectation import expectation_of
-from accuracy_eval.formats import decode, encode, get_format
+from accuracy_eval.formats import decode, get_format
 from accuracy_eval.gates import Gate, Profile
+from accuracy_eval.measuring import Found, SideTensor, kin_of, measure_pair, measure_sides
 from accuracy_eval.messages import number
 from accuracy_eval.metrics.aggregates import FEWEST, GATED, TILE
 from accuracy_eval.metrics.measured import Measured
-from accuracy_eval.metrics.meter import Meter
 from accuracy_eval.metrics.registry import DERIVED
-from accuracy_eval.metrics.total import TotalMeter
-from accuracy_eval.ops.spec import Inputs, Output, Panel, Reference, row_blocks, rows_and_columns
+from accuracy_eval.ops.spec import Inputs, Output, Reference, rows_and_columns
 from accuracy_eval.quantize import layout_of
-from accuracy_eval.records import Case, Coded, Diagnosis, Pair, Side, TensorResult, Verdict
-from accuracy_eval.resolution import ResolutionMeter
+from accuracy_eval.records import Case, Diagnosis, Pair, Side, TensorResult, Verdict
 from accuracy_eval.sketch import sketch_of
 
-Codes = NDArray[Any]
-Rows = Callable[[int, int], Codes]  # (first, end) -> codes [end - first, columns] of the tensor's 2-D view
-WORST = 16
 ZEROS_WITHIN = 0.7  # of the budget: zeros for subnormal values that use less are a flush, not a kernel that did nothing
 FEW = 2.0**20  # terms of a sum all of which may have been subnormal, hence zero, in formats of float32's exponents
-KEPT_ELEMENTS = 1 << 22  # of a reference kept whole, so that a diagnosis may look at it again (32 MiB)
 # metrics whose limit depends on what the contract allows
 BY_CONTRACT = frozenset({"budget_max", "excess_db", "excess_row_db", *GATED})
 # input classes that ask for NaN and Inf: a reference of nothing else is what they declare
 MAY_BE_NONFINITE = frozenset({"specials", "codes", "wide", "huge", "negative-zero"})
 NOTHING_FINITE = "no expected element is finite: NaN and Inf are where they should be, and there is nothing to measure"
 NEAR_BUDGET = 0.7  # of a contract's budget: healthy units stay below (docs/budgets.md); above it a side warns
-
-
-@dataclass(frozen=True)
-class SideTensor:
-    """One dump's tensor as the judge sees it.
-
-    variants       every distinct result of the repeats, first first; all are judged
-    never_written  elements that held the poison of both runs
-    changed        operands that the run wrote to: what came later had others
-    contract       what the call promised
-    derived        metrics of metrics.registry.DERIVED that whoever sees all outputs and operands of the side has found
-    """
-
-    label: str
-    format: str
-    shape: tuple[int, ...]
-    sha256: str
-    variants: tuple[Rows, ...]
-    contract: str = ""
-    never_written: int = 0
-    changed: tuple[str, ...] = ()
-    repeats: int = 1
-    derived: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What measuring left of one side: a measurement per variant against the truth and against the rounded truth, its total error, the
-    expected rows (codes or values) and their budgets where they were few enough to keep, what the reference could have shown, and how
-    many elements differ from it and are right all the same, with the reason."""
-
-    truth: tuple[Measured, ...]
-    rounded: tuple[Measured, ...]
-    total: tuple[Mapping[str, Any], ...]
-    expected: Rows | None
-    resolution: Mapping[str, Any]
-    coded: bool
-    budget: NDArray[np.float64] | None
-    exempt: tuple[int, str]
-    problem: Any
-
-
-def side_of(label: str, tensor: Coded, sha256: str = "", contract: str = "") -> SideTensor:
-    """A side held in memory."""
-    rows = tensor.codes.reshape(rows_and_columns(tensor.shape))
-    return SideTensor(label, tensor.format, tensor.shape, sha256, (lambda first, end: rows[first:end],), contract)
 
 
 def facts_of(case: Case, family: str, output: Output, contract: str) -> dict[str, Any]:
@@ -134,11 +79,11 @@ def judge_tensor(
     if not case.recipe:
         gates = tuple(g.of_one_error for g in gates)
     fitting = [s for s in sides if misfit(s, output) is None]
-    by_side: dict[str, _Found] = {}
+    by_side: dict[str, Found] = {}
     by_pair: dict[tuple[str, str], Measured] = {}
-    groups = _kin(fitting, apart.meaning if apart else {s.label: id(references.get(s.label)) for s in fitting})
+    groups = kin_of(fitting, apart.meaning if apart else {s.label: id(references.get(s.label)) for s in fitting})
     for kin in groups:
-        _measure(kin, references.get(kin[0].label), gates, by_side, by_pair)
+        measure_sides(kin, references.get(kin[0].label), gates, by_side, by_pair)
     for a, b in itertools.combinations(fitting, 2):
         # kept apart above: other promises about the same numbers compare, other numbers only on request
         wanted = cross_format or (a.format == b.format and a.contract != b.contract)
@@ -168,118 +113,6 @@ def judge_tensor(
     return TensorResult(case_name, case, family, candidate, output.name, output.shape, verdict, tuple(judged.values()), pairs)
 
 
-# measuring
-
-
-def _kin(sides: Sequence[SideTensor], meaning: Mapping[str, Hashable]) -> list[list[SideTensor]]:
-    """Sides that hold the same kind of number: one format, one meaning."""
-    groups: dict[tuple[str, Hashable], list[SideTensor]] = {}
-    for s in sides:
-        groups.setdefault((s.format, meaning[s.label]), []).append(s)
-    return list(groups.values())
-
-
-def _measure(
-    sides: Sequence[SideTensor],
-    reference: Reference | None,
-    gates: Sequence[Gate],
-    by_side: dict[str, _Found],
-    by_pair: dict[tuple[str, str], Measured],
-) -> None:
-    """All sides of one format against the reference and each other, one pass over the panels."""
-    shape, fmt = sides[0].shape, sides[0].format
-    tolerances = tuple(dict.fromkeys((g.rtol, g.atol) for g in gates if g.metric == "allclose_violations"))
-    coded = reference is not None and reference.kind == "codes"
-    rounded = reference is not None and not coded and any(g.round_expected for g in gates)
-
-    def meter(truth: bool) -> Meter:
-        if truth and not coded:
-            return Meter(shape, fmt, reference=True, allclose=tolerances, top=WORST)
-        return Meter(shape, fmt, expected_format=fmt, allclose=tolerances, top=WORST)
-
-    lines = any(g.metric in GATED for g in gates)
-    # equal bytes are measured once: the digest was verified when the side was read
-    keys = {s.label: s.sha256 if s.sha256 and len(s.variants) == 1 else s.label for s in sides}
-    distinct = {keys[s.label]: s for s in reversed(sides)}
-    kept: list[Panel] | None = [] if reference and math.prod(shape) <= KEPT_ELEMENTS else None
-    resolution = None if reference is None or coded else ResolutionMeter(rows_and_columns(shape)[1], fmt, reference.problem)
-    truth = {k: [meter(True) for _ in s.variants] for k, s in distinct.items()} if reference else {}
-    against_rounded = {k: [meter(False) for _ in s.variants] for k, s in distinct.items()} if rounded else {}
-    total = {k: [TotalMeter(rows_and_columns(shape)[0], fmt) for _ in s.variants] for k, s in distinct.items()}
-    unquantised = reference.unquantised() if reference and reference.unquantised else None
-    unequal = [(a, b) for a, b in itertools.combinations(sides, 2) if keys[a.label] != keys[b.label]]
-    pairs = {(a.label, b.label): meter(False) for a, b in unequal}
-    exempt = dict.fromkeys(truth, 0)
-    for panel in reference.panels() if reference else _panels(shape):
-        first, end = panel.first_row, panel.first_row + len(panel.values)
-        codes = {k: [rows(first, end) for rows in s.variants] for k, s in distinct.items()}
-        expected = encode(panel.values, fmt) if rounded else panel.values
-        for k in truth:
-            settled = [_settled(c, panel, reference, fmt) for c in codes[k]]
-            exempt[k] += max(count for _, count in settled)
-            for m, (c, _) in zip(truth[k], settled, strict=True):
-                m.update(first, c, panel.values, panel.budget, panel.typical)
-            for m, (c, _) in zip(against_rounded.get(k, ()), settled, strict=False):
-                m.update(first, c, expected)
-        if unquantised is not None:
-            source = next(unquantised)
-            assert source.first_row == first
-            assert source.values.shape == panel.values.shape
-            for k in truth:
-                for t, c in zip(total[k], codes[k], strict=True):
-                    t.update(first, c, panel.values, source.values, panel.budget)
-        for (a, b), m in pairs.items():
-            m.update(first, codes[keys[a]][0], codes[keys[b]][0])
-        if kept is not None:
-            kept.append(panel)
-        if resolution is not None and panel.budget is not None:
-            resolution.update(first, panel.values, panel.budget, panel.typical if lines else None)
-        elif panel.budget is None:
-            resolution = None
-    if reference is None:
-        by_pair.update({pair: m.result() for pair, m in pairs.items()})
-        return
-    seen = reference.resolution if resolution is None else resolution.result().as_dict()
-    expected_rows = rows_of(np.concatenate([p.values for p in kept])) if kept else None
-    budgets = [p.budget for p in kept or () if p.budget is not None]
-    budget = np.concatenate(budgets) if budgets else None
-    results = {k: [m.result() for m in meters] for k, meters in truth.items()}
-    roundeds = {k: [m.result() for m in meters] for k, meters in against_rounded.items()}
-    why, problem = reference.exempt.why if reference.exempt else "", reference.problem
-    for s in sides:
-        k = keys[s.label]
-        totals = tuple(t.result() if unquantised is not None else {} for t in total[k])
-        against = tuple(roundeds.get(k, results[k]))
-        by_side[s.label] = _Found(tuple(results[k]), against, totals, expected_rows, seen, coded, budget, (exempt[k], why), problem)
-    by_pair.update({pair: m.result() for pair, m in pairs.items()})
-
-
-def _settled(codes: Codes, panel: Panel, reference: Reference | None, fmt: str) -> tuple[Codes, int]:
-    """The codes with the expected ones where others are right too; how many those are."""
-    right = None if reference is None or reference.exempt is None else reference.exempt.mask(codes, panel.values, panel.first_row)
-    if reference is None or right is None:
-        return codes, 0
-    settled = codes.copy()
-    settled[right] = panel.values[right] if reference.kind == "codes" else encode(panel.values[right], fmt)
-    return settled, int(right.sum())
-
-
-def _panels(shape: tuple[int, ...]) -> Iterator[Panel]:
-    for first, end in row_blocks(shape):
-        yield Panel(first, np.empty((end - first, 0)))
-
-
-def measure_pair(a: SideTensor, b: SideTensor) -> Measured:
-    """One side against the other, whole."""
-    m = Meter(a.shape, a.format, expected_format=b.format, top=WORST)
-    for first, end in row_blocks(a.shape):
-        m.update(first, a.variants[0](first, end), b.variants[0](first, end))
-    return m.result()
-
-
-# judging a side
-
-
 def misfit(s: SideTensor, output: Output) -> Side | None:
     """The FAIL of a tensor whose shape or format is not what the case asks for; None for one that can be judged."""
     if s.shape != output.shape:
@@ -301,7 +134,7 @@ def broken_run(s: SideTensor, total: int) -> list[Diagnosis]:
     return [*found, *(named("operand-changed", {"operand": name}) for name in s.changed)]
 
 
-def _judge_side(s: SideTensor, output: Output, found: _Found | None, gates: Sequence[Gate], input_class: str) -> Side:
+def _judge_side(s: SideTensor, output: Output, found: Found | None, gates: Sequence[Gate], input_class: str) -> Side:
     wrong = misfit(s, output)
     if wrong is not None:
         return wrong
@@ -385,7 +218,7 @@ def _within_the_edge(d: Diagnosis, m: Measured) -> bool:
     return d.code in ("inf-in-actual", "inf-in-expected")
 
 
-def _name_the_cause(side: Side, s: SideTensor, case: Case, output: Output, found: _Found, inputs: Inputs) -> Side:
+def _name_the_cause(side: Side, s: SideTensor, case: Case, output: Output, found: Found, inputs: Inputs) -> Side:
     """A failed side with what its error's structure says; codes the judge itself gave stay in front."""
     worst = _worst_variant(found)
     context = context_of(
@@ -402,8 +235,8 @@ def _name_the_contract(side: Side, s: SideTensor, case: Case, gates: Sequence[Ga
     if side.verdict is not Verdict.FAIL or broken.isdisjoint({"budget_max", *GATED}) or broken - BY_CONTRACT or s.never_written:
         return side
     for contract in looser_contracts(s.contract, case.format.split("+")):
-        by_side: dict[str, _Found] = {}
-        _measure([s], under(s.label, contract), gates, by_side, {})
+        by_side: dict[str, Found] = {}
+        measure_sides([s], under(s.label, contract), gates, by_side, {})
         found = by_side[s.label]
         judged = [_judge_measured(m, r, t, gates, s) for m, r, t in zip(found.truth, found.rounded, found.total, strict=True)]
         if all(j.verdict in (Verdict.PASS, Verdict.WARN) for j in judged):
@@ -413,7 +246,7 @@ def _name_the_contract(side: Side, s: SideTensor, case: Case, gates: Sequence[Ga
     return side
 
 
-def _sketched(side: Side, s: SideTensor, found: _Found | None, inputs: Inputs) -> Side:
+def _sketched(side: Side, s: SideTensor, found: Found | None, inputs: Inputs) -> Side:
     """The side with what pictures of its error need, taken from its worst variant."""
     if found is None:
         return side
@@ -430,5 +263,5 @@ def _sketched(side: Side, s: SideTensor, found: _Found | None, inputs: Inputs) -
     return replace(side, sketch=sketch)
 
 
-def _worst_variant(found: _Found) -> int:
+def _worst_variant(found: Found) -> int:
     return max(range(len(found.truth)), key=lambda i: found.truth[i].metrics.get("budget_max") or 0.0)

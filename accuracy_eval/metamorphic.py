@@ -17,7 +17,8 @@ from accuracy_eval.attribution import between
 from accuracy_eval.diagnose import named
 from accuracy_eval.formats import Values, decode, encode, get_format, ulp
 from accuracy_eval.gates import Profile
-from accuracy_eval.judge import SideTensor, judge_tensor, misfit
+from accuracy_eval.judge import judge_tensor, misfit
+from accuracy_eval.measuring import SideTensor
 from accuracy_eval.ops.relations import Relation
 from accuracy_eval.ops.spec import Output, Panel, Reference
 from accuracy_eval.records import Attribution, Case, Coded, Pair, Side, TensorResult, Verdict

@@ -24,7 +24,8 @@ from accuracy_eval.cpu_ref.sampling import LINES, Limits, Sample, chance_limit, 
 from accuracy_eval.diagnose import named, whole_words
 from accuracy_eval.formats import Values, get_format
 from accuracy_eval.gates import Profile
-from accuracy_eval.judge import Rows, SideTensor, broken_run, judge_tensor, measure_pair, misfit
+from accuracy_eval.judge import broken_run, judge_tensor, misfit
+from accuracy_eval.measuring import Rows, SideTensor, measure_pair
 from accuracy_eval.ops.gemm import product_reference
 from accuracy_eval.ops.spec import Inputs, Output, Reference, row_blocks
 from accuracy_eval.ops.spec import Panel as Truth

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from accuracy_eval.formats import Codes
-from accuracy_eval.judge import SideTensor
+from accuracy_eval.measuring import SideTensor
 from accuracy_eval.ops.spec import Reference, rows_and_columns
 from accuracy_eval.quantize import compare_scales, get_recipe
 from accuracy_eval.records import Pair, Side, TensorResult

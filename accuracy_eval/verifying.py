@@ -28,7 +28,8 @@ from accuracy_eval.checking import Comparison, as_coded
 from accuracy_eval.errors import UsageError, VerdictError, unknown
 from accuracy_eval.formats import Codes, Values, get_family, get_format
 from accuracy_eval.gates import Profile, load_profile
-from accuracy_eval.judge import SideTensor, judge_tensor
+from accuracy_eval.judge import judge_tensor
+from accuracy_eval.measuring import SideTensor
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, OpSpec, Output, Panel, Reference, row_blocks, rows_and_columns
 from accuracy_eval.quantize import get_recipe

@@ -25,7 +25,8 @@ import numpy as np
 from accuracy_eval.budget import within_budget
 from accuracy_eval.formats import decode, encode, ulp
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.judge import judge_tensor
+from accuracy_eval.measuring import side_of
 from accuracy_eval.metrics.aggregates import FEWEST, LIMIT, TILE
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op

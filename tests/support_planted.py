@@ -14,7 +14,8 @@ from support_results import CPU, H200, results_of
 
 from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.gates import Profile, load_profile
-from accuracy_eval.judge import SideTensor, judge_tensor, side_of
+from accuracy_eval.judge import judge_tensor
+from accuracy_eval.measuring import SideTensor, side_of
 from accuracy_eval.ops.spec import Output, Panel, Reference
 from accuracy_eval.records import Coded, Results, TensorResult
 from tests import support_faults as faults

@@ -12,7 +12,8 @@ from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.cpu_ref.gemm import Gemm, panels
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.judge import judge_tensor
+from accuracy_eval.measuring import side_of
 from accuracy_eval.messages import result_message
 from accuracy_eval.metrics.aggregates import GATED, LIMIT, AggregateMeter
 from accuracy_eval.ops.operands import operand_codes, stored_inputs

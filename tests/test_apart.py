@@ -16,7 +16,8 @@ from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.cpu_ref.sampling import sample_lines
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.judge import judge_tensor
+from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.gemm import product_reference
 from accuracy_eval.ops.spec import Output
 from accuracy_eval.records import Attribution, Case, Coded, TensorResult, Verdict

@@ -20,7 +20,8 @@ from accuracy_eval.dump import dump
 from accuracy_eval.errors import UnsupportedCase, UsageError
 from accuracy_eval.formats import decode, encode, ulp
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.judge import judge_tensor
+from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import Coded, Verdict

@@ -6,7 +6,8 @@ import pytest
 from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.formats import encode, get_format
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import SideTensor, judge_tensor, side_of
+from accuracy_eval.judge import judge_tensor
+from accuracy_eval.measuring import SideTensor, side_of
 from accuracy_eval.messages import side_reason
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op

@@ -9,7 +9,8 @@ import pytest
 
 from accuracy_eval.formats import encode
 from accuracy_eval.gates import builtin_profiles, load_profile
-from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.judge import judge_tensor
+from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.spec import Output, Panel, Reference
 from accuracy_eval.quantize import RECIPES, element_format
 from accuracy_eval.records import Case, Coded, Verdict

@@ -9,7 +9,8 @@ from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.formats import is_nan
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.judge import judge_tensor
+from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Coded, Verdict

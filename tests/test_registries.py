@@ -16,7 +16,8 @@ from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import FORMATS, decode, encode, get_format, is_nan
 from accuracy_eval.gates import FACTS, builtin_profiles, load_profile
 from accuracy_eval.inputs import INPUT_CLASSES, generate
-from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.judge import judge_tensor
+from accuracy_eval.measuring import side_of
 from accuracy_eval.metrics.registry import METRICS
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import OPS

@@ -19,7 +19,8 @@ from accuracy_eval.compare.relations import relation_results
 from accuracy_eval.compare.sides import derived_side, joint_of, stored_side
 from accuracy_eval.errors import AccuracyEvalError, FileError, InputMismatch
 from accuracy_eval.gates import Profile
-from accuracy_eval.judge import SideTensor, facts_of, judge_tensor
+from accuracy_eval.judge import facts_of, judge_tensor
+from accuracy_eval.measuring import SideTensor
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, Reference, rows_and_columns
 from accuracy_eval.records import CaseRecord, Coded, NotCompared, TensorResult, Verdict

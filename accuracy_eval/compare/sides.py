@@ -5,7 +5,7 @@ from __future__ import annotations
 from accuracy_eval.compare.joining import Entry
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Codes
-from accuracy_eval.judge import Rows, SideTensor
+from accuracy_eval.measuring import Rows, SideTensor
 from accuracy_eval.ops.operands import quantised_inputs
 from accuracy_eval.ops.spec import Inputs, Joint, OpSpec, Output
 from accuracy_eval.records import CaseRecord, Coded

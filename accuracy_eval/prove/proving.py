@@ -10,7 +10,8 @@ import numpy as np
 from accuracy_eval.diagnose import fails
 from accuracy_eval.formats import Codes, Values, get_format
 from accuracy_eval.gates import Profile, load_profile
-from accuracy_eval.judge import judge_tensor, side_of
+from accuracy_eval.judge import judge_tensor
+from accuracy_eval.measuring import side_of
 from accuracy_eval.messages import COMPARISON_WORDS, numbers_apart
 from accuracy_eval.prove.claims import CLAIMS, HEALTHY_PASSES, Cell
 from accuracy_eval.prove.mutations import MUTATIONS, Mutation, NotApplicable
