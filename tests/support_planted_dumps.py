@@ -30,6 +30,7 @@ Codes = NDArray[Any]
 Values = NDArray[np.float64]
 Change = Callable[[Inputs, Codes, str], Codes]  # (operands, right codes, format) -> wrong codes
 GEMM = (("m", 96), ("n", 64), ("k", 128))
+RANKS = (("r", 4), ("n", 300))
 METAMORPHIC = (("m", 48), ("n", 40), ("k", 128))
 
 
@@ -119,6 +120,22 @@ def _next_word(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
     return inputs["weight"].codes[(inputs["ids"].codes + 1) % len(inputs["weight"].codes)]
 
 
+def _rank_times(rank: int, times: float) -> Change:
+    """The sum over ranks with what one gave so many times."""
+
+    def faulty(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
+        given = decode(inputs["x"].codes, inputs["x"].format).copy()
+        given[rank] *= times
+        return encode(np.broadcast_to(given.sum(axis=0), codes.shape), fmt)
+
+    return faulty
+
+
+def _blocks_turned(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
+    blocks = codes.reshape(len(codes), len(codes), -1)
+    return np.roll(blocks, 1, axis=1).reshape(codes.shape)
+
+
 def _without_activation(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
     problem = Gemm(inputs["a"], inputs["b"], "nt", bias=inputs["bias"])
     return encode(np.concatenate([p.values for p in epilogue_panels(problem, Epilogue("none"))]), fmt)
@@ -171,6 +188,9 @@ PLANTED: tuple[Planted, ...] = (
     Planted("range-violation", _special("sigmoid"), "result", _at((37,), 1.0001)),
     Planted("tail-flush", _special("exp"), "result", _tail_cut),
     Planted("negative-zero", _cast("float32", "bfloat16", "negative-zero"), "y", _negative_zeros_lost),
+    Planted("lost-rank", make_case("all_reduce", RANKS, format="bfloat16"), "y", _rank_times(2, 0.0)),
+    Planted("doubled-rank", make_case("all_reduce", RANKS, format="bfloat16", seed=1), "y", _rank_times(2, 2.0)),
+    Planted("rank-order", make_case("all_gather", RANKS, format="bfloat16"), "y", _blocks_turned),
     # odd shapes and many outputs: what a layout must hold
     Planted("nan-in-actual", _attention("bwd"), "dk", _at((0, 3, 1, 5), np.nan)),
     Planted("gain", _attention("fwd"), "out", _values(lambda x: x * 0.5)),
