@@ -107,7 +107,8 @@ def verify(
     """Run `fn` on clones of the inputs, forward and (grad) backward, `repeats` times, and judge every output and gradient.
 
     fn          called with tensors in the order of `inputs`; returns a tensor, a tuple, or a dict by name
-    reference   an op (inputs by its operand names, as stored; layout and options as in `check`), or a function of float64 tensors
+    reference   an op (inputs by its operand names, as stored; layout and options as in `check`, and sizes that no input shows, as
+                {"k": 8} of topk), or a function of float64 tensors
     inputs      tensors, or `seeded(shape, dtype, input_class)`
     recipe      how fn quantises its operands: decides the gate where the reference is a function
     contract    what the call promises; "" is the op's default
@@ -205,9 +206,10 @@ def fitted(spec: OpSpec, given: Mapping[str, Coded], layout: str, options: dict[
     formats = list(dict.fromkeys(get_format(c.format).family for c in given.values()))
     for letters in spec.dims:
         probe = dict(zip(letters, primes, strict=False))
+        sizes = {d: int(options[d]) for d in letters if d in options}
+        stated = {name: value for name, value in options.items() if name not in letters}
         # not make_case: an op may refuse sizes that are primes
-        case = Case(spec.name, tuple(probe.items()), layout, formats[0], options=tuple(sorted(options.items())))
-        sizes: dict[str, int] = {}
+        case = Case(spec.name, tuple(probe.items()), layout, formats[0], options=tuple(sorted(stated.items())))
         for operand in spec.operands(case, encoding):
             shape = given[operand.name].shape if operand.name in given else ()
             for factor, size in zip(operand.stored, shape, strict=False):
@@ -216,7 +218,7 @@ def fitted(spec: OpSpec, given: Mapping[str, Coded], layout: str, options: dict[
                         sizes.setdefault(letter, size * prime // factor)
         if set(sizes) != set(letters):
             continue
-        case = make_case(spec.name, tuple((d, sizes[d]) for d in letters), layout=layout, format=formats[0], options=options, huge=True)
+        case = make_case(spec.name, tuple((d, sizes[d]) for d in letters), layout=layout, format=formats[0], options=stated, huge=True)
         wanted = {o.name: (o.stored, o.format) for o in spec.operands(case, encoding)}
         found = {n: (c.shape, c.format) for n, c in given.items()}
         if wanted != found:
@@ -224,8 +226,12 @@ def fitted(spec: OpSpec, given: Mapping[str, Coded], layout: str, options: dict[
                 f"inputs of op {spec.name}{f' (layout {layout})' if layout else ''}: found {_texts(found)}; expected {_texts(wanted)}"
             )
         return case
-    names = ", ".join(o.name for o in spec.operands(make_case(spec.name, tuple((d, 1) for d in spec.dims[0]), options=options), encoding))
-    raise UsageError(f"inputs of op {spec.name}: found {_texts({n: (c.shape, c.format) for n, c in given.items()})}; expected {names}")
+    names = [o.name for o in spec.operands(make_case(spec.name, tuple((d, 1) for d in spec.dims[0]), options=stated), encoding)]
+    unseen = [d for d in letters if d not in sizes] if sorted(names) == sorted(given) else []
+    more = "".join(f"; and option {d}, which no input shows" for d in unseen)
+    raise UsageError(
+        f"inputs of op {spec.name}: found {_texts({n: (c.shape, c.format) for n, c in given.items()})}; expected {', '.join(names)}{more}"
+    )
 
 
 def _texts(operands: Mapping[str, tuple[tuple[int, ...], str]]) -> str:

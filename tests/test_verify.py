@@ -217,3 +217,28 @@ def test_rope_is_verified_and_the_other_pairing_fails(interleaved):
 def test_a_layout_that_the_op_has_not_is_named():
     with pytest.raises(UsageError, match="unknown layout of op attention 'nn'"):
         ae.verify(torch.add, reference="attention", inputs={n: ae.seeded((1, 2, 4, 8)) for n in "qkv"})
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_a_router_whose_k_no_input_shows_is_verified_with_its_gradient(normalised):
+    def router(x):
+        weights, experts = torch.topk(x.softmax(-1), 4)
+        return {"indices": experts.int(), "weights": weights / weights.sum(-1, keepdim=True) if normalised else weights}
+
+    x = ae.seeded((16, 40))
+    v = ae.verify(router, reference="topk", inputs={"x": x}, options={"k": 4, "normalised": True}, device="cpu")
+    assert v.passed is normalised
+    assert set(v.comparisons) == {"indices", "weights", "dx"}
+    with pytest.raises(UsageError, match=r"inputs of op topk: found x \[16, 40\] float32; expected x; and option k, which no input shows"):
+        ae.verify(router, reference="topk", inputs={"x": x}, device="cpu")
+
+
+def test_a_loss_added_up_instead_of_averaged_is_a_gain():
+    def loss(x, target):
+        return torch.nn.functional.cross_entropy(x, target.long(), reduction="sum")
+
+    given = {"x": torch.randn(16, 40, generator=torch.Generator().manual_seed(1)), "target": torch.arange(16)}
+    v = ae.verify(loss, reference="cross_entropy", inputs=given, device="cpu")
+    assert not v.passed
+    assert [d.code for d in v.comparisons["dx"].diagnoses] == ["gain"]
+    assert ae.verify(loss, reference="cross_entropy", inputs=given, options={"reduction": "sum"}, device="cpu").passed
