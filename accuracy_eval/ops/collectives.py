@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -153,9 +153,16 @@ def _reference(c: Collective, case: Case, inputs: Inputs, encoding: Encoding, co
 
 
 def _overflows(spread: Callable[[NDArray[Any]], NDArray[Any]], values: Values, contract: str, fmt: str) -> Overflows:
-    up, down = (spread(flags) for flags in hop_overflows(values, parse_contract(contract), fmt))
-    given = spread(np.asarray(~np.isfinite(values).all(axis=0)))
-    return lambda rows, columns: Reached(up[rows, columns], down[rows, columns], given[rows, columns], np.zeros(len(rows), bool))
+    @cache
+    def flags() -> tuple[NDArray[Any], ...]:  # asked for only where something is Inf or NaN
+        given = np.asarray(~np.isfinite(values).all(axis=0))
+        return tuple(spread(f) for f in (*hop_overflows(values, parse_contract(contract), fmt), given))
+
+    def overflows(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Reached:
+        up, down, given = (f[rows, columns] for f in flags())
+        return Reached(up, down, given, np.zeros(len(rows), bool))
+
+    return overflows
 
 
 def _joint(case: Case, inputs: Inputs, encoding: Encoding, outputs: Mapping[str, Coded]) -> Joint:
