@@ -122,6 +122,17 @@ def test_an_error_far_beyond_its_limit_is_drawn_on_an_axis_of_powers(tmp_path: P
     assert chart.y_axis.scaling.logBase == 10
 
 
+def test_an_error_of_any_size_fits_its_column(tmp_path: Path) -> None:
+    base = special_result()
+    huge = tuple(replace(b, ulp=1.5e30) for b in base.sides[0].sketch.by_input)
+    side = replace(base.sides[0], sketch=replace(base.sides[0].sketch, by_input=huge))
+    write_reports(results_of((replace(base, sides=(side, base.sides[1])),)), tmp_path, ("xlsx",))
+    pdf = convert(tmp_path / "special-n4096.xlsx", "pdf", tmp_path)
+    text = subprocess.run(["pdftotext", "-layout", str(pdf), "-"], capture_output=True, text=True, check=True).stdout
+    assert "1.50E+30" in text
+    assert "###" not in text
+
+
 def test_pictures_show_findings_with_map_grid_image_and_chart(folder: Path) -> None:
     sheet = openpyxl.load_workbook(folder / BOOK)["Pictures"]
     assert [sheet.cell(3, c).value for c in (1, 2)] == ["FAIL", "gemm bfloat16 nt normal s42, d: h200 against reference"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from accuracy_eval import messages
 from accuracy_eval.records import NotCompared, Results, Side, Sketch, TensorResult, Verdict
@@ -23,6 +23,7 @@ BLOCK = 22  # rows of a block of pictures: a chart of 7.5 cm is as high, a map h
 FAR = 20  # times its limit: an error beyond leaves no room for the limit on an axis of equal steps
 _COUNT = Style("#,##0")
 _SHARE = Style("0.000E+00")
+_ULP = Style("[>=100000]0.00E+0;0.000")  # a fault's errors do not fit a column in full
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,11 @@ def _input_places(rows: Sequence[tuple[Row, Sketch]]) -> Iterator[tuple[int, int
 def _input_sheet(book: Book, rows: Sequence[tuple[Row, Sketch]]) -> None:
     real = Style("0.00E+0;-0.00E+0;0")
     columns = [TableColumn("what", PLAIN, 60), TableColumn("input from", real, 14), TableColumn("input to", real, 14)]
-    columns += [TableColumn("largest error / ulp", Style("0.000"), 14), TableColumn("limit / ulp", Style("0.000"), 14)]
+    columns += [TableColumn("largest error / ulp", _ULP, 14), TableColumn("limit / ulp", _ULP, 14)]
     data = []
     for row, s in rows:
         for b in s.by_input:
-            over = Style("0.000", verdict=Verdict.FAIL) if b.ulp > b.limit else Style("0.000")
+            over = replace(_ULP, verdict=Verdict.FAIL) if b.ulp > b.limit else _ULP
             data.append([subject_title(row), b.low, b.high, Cell(b.ulp, over), b.limit])
     book.table(
         "By input", columns, data, note="Special functions: largest error by sign and octave of the input, with the least limit there."
