@@ -64,6 +64,12 @@ def test_many_rows_and_many_classes_keep_their_budgets(fmt, shape):
             assert Known("cross_entropy", shape, format=fmt, direction=direction, input_class=input_class).healthy() == []
 
 
+@every("fmt", ["float32", "bfloat16"])
+def test_smoothing_over_a_whole_vocabulary_keeps_its_budget(fmt):
+    for direction in ("fwd", "bwd"):
+        assert Known("cross_entropy", (16, 32000), format=fmt, direction=direction, options={"smoothing": 0.1}).healthy() == []
+
+
 def plain(k, *, target=None):
     """Losses and the gradient of the mean, by the definition in float64."""
     x, t = k.values["x"], k.values["target"].astype(int) if target is None else target

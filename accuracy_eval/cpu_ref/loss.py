@@ -94,5 +94,7 @@ def gradient(a: Logits, grad: Values) -> tuple[Values, Values]:
     put = scale * np.abs(g) * label + np.where(hit, a.stored(g), 0.0) + (2 * a.stored(g * a.smoothing / max(n, 1)) if a.smoothing else 0.0)
     put = put + a.inner.eps * np.abs(g) * label
     weight = np.abs(g) * (p * (relative + scale) + a.inner.smallest_normal)
-    error = put + weight + p * put.sum(axis=1, keepdims=True) + a.inner.eps * np.abs(dx)
+    # what is put in is added up: under smoothing n terms of one sign and size, whose roundings may agree, as in the budget of a sum
+    adding = a.inner.eps * (n / 4 + LAMBDA * _WALK * math.sqrt(n)) * np.abs(g) if a.smoothing else 0.0
+    error = put + weight + p * (put.sum(axis=1, keepdims=True) + adding) + a.inner.eps * np.abs(dx)
     return dx, np.where(a.counted[:, None], error, 0.0)
