@@ -38,6 +38,7 @@ BY_CONTRACT = frozenset({"budget_max", "excess_db", "excess_row_db", *GATED})
 # input classes that ask for NaN and Inf: a reference of nothing else is what they declare
 MAY_BE_NONFINITE = frozenset({"specials", "codes", "wide", "huge", "negative-zero"})
 NOTHING_FINITE = "no expected element is finite: NaN and Inf are where they should be, and there is nothing to measure"
+UNBOUNDED = "elements have no bound: with these operands the contract lets them be any number"
 NEAR_BUDGET = 0.7  # of a contract's budget: healthy units stay below (docs/budgets.md); above it a side warns
 
 
@@ -158,11 +159,11 @@ def _judge_side(s: SideTensor, output: Output, found: Found | None, gates: Seque
         verdict = Verdict.FAIL
     elif len(s.variants) > 1 and verdict is Verdict.PASS:
         verdict = Verdict.WARN
-    count, why = found.exempt
-    if count and verdict is not Verdict.FAIL:
-        if count == total and verdict is Verdict.PASS:
+    notes = [(count, why) for count, why in (found.exempt, (found.unbounded, UNBOUNDED)) if count]
+    if notes and verdict is not Verdict.FAIL:
+        if sum(count for count, _ in notes) >= total and verdict is Verdict.PASS:
             verdict = Verdict.WARN  # right, but nothing was measured
-        note = "; ".join(filter(None, (f"{count} of {total} {why}", note)))
+        note = "; ".join(filter(None, (*(f"{count} of {total} {why}" for count, why in notes), note)))
     if not note and len(s.variants) == 1 and s.repeats > 1:
         bound = f" (95 %: at most {number(3 / s.repeats, 2)} of all runs do)" if s.repeats > 3 else ""
         note = f"0 of {s.repeats} repeats differ{bound}"

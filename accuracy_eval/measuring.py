@@ -58,7 +58,7 @@ class SideTensor:
 class Found:
     """What measuring left of one side: a measurement per variant against the truth and against the rounded truth, its total error, the
     expected rows (codes or values) and their budgets where they were few enough to keep, what the reference could have shown, and how
-    many elements differ from it and are right all the same, with the reason."""
+    many elements differ from it and are right all the same, with the reason; and how many have no bound at all."""
 
     truth: tuple[Measured, ...]
     rounded: tuple[Measured, ...]
@@ -68,6 +68,7 @@ class Found:
     coded: bool
     budget: NDArray[np.float64] | None
     exempt: tuple[int, str]
+    unbounded: int
     problem: Any
 
 
@@ -115,7 +116,7 @@ def measure_sides(
     unquantised = reference.unquantised() if reference and reference.unquantised else None
     unequal = [(a, b) for a, b in itertools.combinations(sides, 2) if keys[a.label] != keys[b.label]]
     pairs = {(a.label, b.label): meter(False) for a, b in unequal}
-    exempt = dict.fromkeys(truth, 0)
+    exempt, unbounded = dict.fromkeys(truth, 0), 0
     for panel in reference.panels() if reference else _panels(shape):
         first, end = panel.first_row, panel.first_row + len(panel.values)
         codes = {k: [rows(first, end) for rows in s.variants] for k, s in distinct.items()}
@@ -136,6 +137,8 @@ def measure_sides(
                     t.update(first, c, panel.values, source.values, panel.budget)
         for (a, b), m in pairs.items():
             m.update(first, codes[keys[a]][0], codes[keys[b]][0])
+        if panel.budget is not None:
+            unbounded += int(np.isinf(panel.budget).sum())
         if kept is not None:
             kept.append(panel)
         if resolution is not None and panel.budget is not None:
@@ -156,7 +159,9 @@ def measure_sides(
         k = keys[s.label]
         totals = tuple(t.result() if unquantised is not None else {} for t in total[k])
         against = tuple(roundeds.get(k, results[k]))
-        by_side[s.label] = Found(tuple(results[k]), against, totals, expected_rows, seen, coded, budget, (exempt[k], why), problem)
+        by_side[s.label] = Found(
+            tuple(results[k]), against, totals, expected_rows, seen, coded, budget, (exempt[k], why), unbounded, problem
+        )
     by_pair.update({pair: m.result() for pair, m in pairs.items()})
 
 

@@ -300,6 +300,14 @@ def test_a_gradient_of_scores_may_overflow_where_it_is_stored(grad, result, pass
     assert judged(case, given, "dq", [[[[result]]]]) is passes
 
 
+def test_an_output_without_a_bound_is_no_plain_pass():
+    # S = 2^80·(1 and 1): L is off by 2^56, so that P = e^(S − L) may be anything backward
+    case, given = heads([[2.0**40]], [[2.0**40], [2.0**40]], [[1.0], [3.0]], "float32", grad_out=[[1.0]])
+    side = verdict_of(case, given, "dv", encode(np.full((1, 1, 2, 1), 0.5), "float32")).sides[0]
+    assert side.verdict is Verdict.WARN
+    assert side.note.startswith("2 of 2 elements have no bound: ")
+
+
 # --- norms of rows whose squares float32 cannot add
 
 
