@@ -367,7 +367,7 @@ def test_a_saved_mean_of_16_bits_moves_what_lies_near_it_and_no_more():
 @pytest.mark.parametrize("op", ["rope", "silu", "swiglu", "attention", "rmsnorm"])
 def test_healthy_results_of_extreme_operands_pass(op, direction, input_class):
     form = {"activation": "silu", "bias": True} if op == "silu" else {"activation": "silu", "gated": True, "alpha": 0.75, "residual": True}
-    for fmt in ("float32", "float16", "bfloat16"):
+    for fmt in ("float32", "float16", "bfloat16", "float64"):
         if op == "rope":
             case = make_case("rope", (("s", 12), ("h", 2), ("d", 16)), format=fmt, direction=direction, input_class=input_class)
         elif op == "rmsnorm":

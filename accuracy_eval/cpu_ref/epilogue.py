@@ -113,7 +113,9 @@ def epilogue_panels(problem: Gemm, epilogue: Epilogue, *, contract: str | None =
         with np.errstate(invalid="ignore", over="ignore"):
             budget = np.zeros(panel.values.shape) if panel.budget is None else panel.budget
             step = _finish(_Step(within_float64(problem, panel), budget), epilogue, panel.first_row, arithmetic)
-            allowed = None if panel.budget is None else np.where(np.isfinite(step.value), step.error, 0.0)
+            allowed = None
+            if panel.budget is not None:
+                allowed = np.where(np.isfinite(step.value), np.where(np.isnan(step.error), np.inf, step.error), 0.0)
         yield Panel(panel.first_row, step.value, allowed)
 
 
@@ -159,7 +161,8 @@ def _finish(projection: _Step, epilogue: Epilogue, first: int, arithmetic: str) 
 def _activated(step: _Step, f: Activation, arithmetic: str) -> _Step:
     if f.name == "none":
         return step
-    low, high = step.value - step.error, step.value + step.error
+    largest = np.finfo(np.float64).max
+    low, high = (np.clip(step.value + sign * step.error, -largest, largest) for sign in (-1.0, 1.0))
     value = f.of(step.value)
     reached = [f.of(low), f.of(high)]
     if f.lowest is not None:

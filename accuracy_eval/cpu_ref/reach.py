@@ -172,7 +172,9 @@ def reached(reach_of: Callable[[], Reach], fmt: str, codes: Codes, values: Value
     odd = (((size >= infinite) & (codes != right)) | ((size == 0) & (right & mask != 0))) & ~np.isnan(values)
     if not odd.any():
         return None
-    whole, here = reach_of().stored(fmt), slice(first_row, first_row + len(codes))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # bounds may overflow; 0·Inf and Inf − Inf are seen to
+        whole = reach_of().stored(fmt)
+    here = slice(first_row, first_row + len(codes))
     low, high = whole.low[here], whole.high[here]
     end = np.where((codes & f.storage.type(f.sign_mask)) != 0, low == -np.inf, high == np.inf)
     odd &= np.where(size == 0, (low <= 0.0) & (high >= 0.0), np.where(size > infinite, whole.nan[here], end))
