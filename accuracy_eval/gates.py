@@ -147,6 +147,7 @@ def parse_profile(data: Mapping[str, Any], label: str) -> Profile:
         if key not in ("name", "description", "extends", "gate"):
             raise unknown(f"key in gates profile {label}:", key, ("name", "description", "extends", "gate"))
     gates = {g.name: g for g in load_profile(str(data["extends"])).gates} if "extends" in data else {}
+    stated: set[str] = set()
     for row in data.get("gate", []):
         where = f"gates profile {label}, gate {row.get('name', '(unnamed)')}"
         for key in row:
@@ -155,6 +156,9 @@ def parse_profile(data: Mapping[str, Any], label: str) -> Profile:
         for key in ("name", "metric", "source"):
             if not row.get(key):
                 raise UsageError(f"{where}: {key} is missing; every gate names itself, its metric and the source of its limit")
+        if row["name"] in stated:
+            raise UsageError(f"{where}: a second gate of that name in one file would replace the first; give it another name")
+        stated.add(row["name"])
         if row["metric"] != "allclose_violations" and row["metric"] not in KNOWN:
             raise unknown(f"metric in {where}:", row["metric"], [*KNOWN, "allclose_violations"])
         comparison = row.get("comparison", "<=")

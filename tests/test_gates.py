@@ -80,3 +80,10 @@ def test_an_unknown_profile_names_those_there_are(tmp_path):
         load_profile(str(tmp_path / "x.toml"))
     with pytest.raises(UsageError, match="holds no gates"):
         parse_profile({}, "empty")
+
+
+def test_two_gates_of_one_name_in_one_file_are_refused():
+    gate = {"name": "rows", "metric": "row_budget", "limit": 0.7, "source": "derived from two deviations"}
+    assert len(parse_profile({"gate": [gate]}, "mine.toml").gates) == 1
+    with pytest.raises(UsageError, match=r"gate rows: a second gate of that name in one file would replace the first"):
+        parse_profile({"gate": [gate, gate | {"metric": "col_budget"}]}, "mine.toml")
