@@ -112,7 +112,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(tmp_path: Path, di
         ends = ([str(source)], server.at(target)) if direction == "up" else ([server.at(source)], str(target))
         (result,) = transfer(*ends, options=options, progress=progress)
         returned[0].join()
-    assert any("trying again" in n for n in notes)
+    assert any("trying again" in n for n in notes), notes
     assert (result.action, result.sha256) == (Action.RESUMED, sha256_of(source))
     assert sha256_of(target) == sha256_of(source)
 

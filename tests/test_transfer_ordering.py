@@ -32,7 +32,7 @@ def renewals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_the_end_of_input_goes_before_the_answer_to_a_close(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_input_goes_before_the_answer_to_a_close(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The far end closes the channel when the end of input is decided on and not sent yet."""
     with connect(parse_location(server.at("/")), server.options()) as session:
         send, sent, answered = session.transport._send_user_message, [], threading.Event()
@@ -40,13 +40,14 @@ def test_the_end_of_input_goes_before_the_answer_to_a_close(server: Server, monk
         def delay_end_of_input(message: paramiko.Message) -> None:
             kind = message.asbytes()[0]
             if kind == MSG_CHANNEL_EOF:
+                (tmp_path / "end").touch()
                 answered.wait(0.5)
             sent.append(kind)
             send(message)
             if kind == MSG_CHANNEL_CLOSE:
                 answered.set()
 
-        pipe = session.start("true")
+        pipe = session.start(f"while [ ! -e {tmp_path}/end ]; do sleep 0.01; done")
         monkeypatch.setattr(session.transport, "_send_user_message", delay_end_of_input)
         pipe.close_input()
         assert pipe.read() == b""

@@ -71,32 +71,31 @@ def test_the_ssh_program_refuses_an_unknown_host_too(server: Server, tmp_path: P
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_the_faster_program_is_measured_and_said(server: Server, tmp_path: Path, direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remotes, "MEASURED_BYTES", MiB)
-    notes: list[str] = []
-    source = make_file(tmp_path / "a", 4 * MiB)
-    for rates, chosen, method in (
-        ({"paramiko": 3e6, "openssh": 7e6}, "openssh", "openssh"),
-        ({"paramiko": 7e6, "openssh": 3e6}, "paramiko", "exec"),
-    ):
-        monkeypatch.setattr("accuracy_eval.transfer.speed.rate", lambda link, up, rates=rates: rates[link.name])
-        result = move(server, direction, source, tmp_path / chosen, note=notes.append)
-        assert result.method == method
-        assert notes[-1] == (
-            f"{server.label}: by {chosen}, the faster of paramiko {rates['paramiko'] / 1e6:.0f} MB/s, ssh {rates['openssh'] / 1e6:.0f} MB/s"
-        )
-        assert sha256_of(tmp_path / chosen) == sha256_of(source)
+def test_large_files_of_a_near_host_go_by_the_ssh_program_and_it_is_said(
+    server: Server, tmp_path: Path, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remotes, "LARGE_BYTES", 4 * MiB)
+    monkeypatch.setattr(remotes, "FAR_RTT_S", 5.0)
+    for size, method in ((4 * MiB - 1, "exec"), (4 * MiB, "openssh")):
+        notes: list[str] = []
+        source, target = make_file(tmp_path / f"a{size}", size), tmp_path / f"b{size}"
+        assert move(server, direction, source, target, note=notes.append).method == method
+        assert [n for n in notes if ": by " in n] == [f"{server.label}: by openssh, the faster one for large files"] * (method == "openssh")
+        assert sha256_of(target) == sha256_of(source)
 
 
-def test_a_real_measurement_gives_rates_of_both(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remotes, "MEASURED_BYTES", MiB)
+def test_large_files_of_a_far_host_go_by_paramiko_and_it_is_said(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remotes, "LARGE_BYTES", 4 * MiB)
+    monkeypatch.setattr(remotes, "FAR_RTT_S", 0.0)
     notes: list[str] = []
-    move(server, "down", make_file(tmp_path / "a", 4 * MiB), tmp_path / "b", note=notes.append)
-    assert "the faster of paramiko " in notes[-1]
+    source = make_file(tmp_path / "a", 20 * MiB)
+    assert move(server, "down", source, tmp_path / "b", note=notes.append).method == "sftp"
+    assert notes[-1] == f"{server.label}: by paramiko over {remotes.CONNECTIONS} connections, for the round trip is long"
+    assert sha256_of(tmp_path / "b") == sha256_of(source)
 
 
 def test_without_an_ssh_program_paramiko_does_it(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remotes, "MEASURED_BYTES", MiB)
+    monkeypatch.setattr(remotes, "LARGE_BYTES", MiB)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     notes: list[str] = []
     assert move(server, "up", make_file(tmp_path / "a", 4 * MiB), tmp_path / "b", note=notes.append).method == "exec"
@@ -104,7 +103,7 @@ def test_without_an_ssh_program_paramiko_does_it(server: Server, tmp_path: Path,
 
 
 def test_where_the_ssh_program_cannot_sign_in_paramiko_does_it(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remotes, "MEASURED_BYTES", MiB)
+    monkeypatch.setattr(remotes, "LARGE_BYTES", MiB)
     key = make_key(tmp_path / "locked", passphrase="open sesame")
     keys = server.folder / "authorized_keys"
     before = keys.read_text()
@@ -131,7 +130,7 @@ def test_where_the_ssh_program_cannot_sign_in_paramiko_does_it(server: Server, t
 @pytest.mark.parametrize("method", ["exec", "sftp"])
 def test_a_far_host_is_served_by_several_connections(server: Server, tmp_path: Path, direction: str, transport: str, method: str) -> None:
     source, target = make_file(tmp_path / "a", 40 * MiB + 3), tmp_path / "b"
-    with DelayProxy(server.port, 0.01) as proxy:
+    with DelayProxy(server.port, 0.012) as proxy:
         server.know(proxy.port)
         result = move(server, direction, source, target, proxy.port, transport=transport, method=method)
         connections = len(proxy._open) // 2
@@ -232,7 +231,7 @@ print(int(peak) * 1024)
 @pytest.mark.parametrize("transport", ["paramiko", "auto"])
 def test_a_large_file_takes_less_than_150_megabytes_of_memory(server: Server, tmp_path: Path, transport: str) -> None:
     source = make_file(tmp_path / "a", 72 * MiB)
-    with DelayProxy(server.port, 0.006) as proxy:  # far enough for several connections
+    with DelayProxy(server.port, 0.012) as proxy:  # far enough for several connections
         server.know(proxy.port)
         words = [source, server.at(tmp_path / "b", proxy.port), tmp_path / "c", server.user_key, server.known_hosts, transport]
         run = subprocess.run([sys.executable, "-c", _MEASURE, *map(str, words)], capture_output=True, text=True, check=True)

@@ -34,10 +34,10 @@ _CONNECTION = (
         type=click.Choice(["auto", "paramiko", "openssh"]),
         default="auto",
         show_default=True,
-        help="What carries the bytes; auto: the faster, measured.",
+        help="What carries the bytes; auto: the ssh program for large files.",
     ),
     click.option("--limit", "limit_mb", default=0.0, type=click.FloatRange(min=0), help="Most megabytes a second (default: no limit)."),
-    click.option("-v", "--verbose", is_flag=True, help="Say what is chosen, measured and tried again."),
+    click.option("-v", "--verbose", is_flag=True, help="Say what is chosen and tried again."),
 )
 
 

@@ -6,9 +6,10 @@ to a tenth.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from threading import Condition, Event
+
+PATIENCE_S = 0.05  # to save a thread's waking for every packet
 
 
 class BlockPipe:
@@ -17,6 +18,8 @@ class BlockPipe:
     def __init__(self) -> None:
         self._blocks: deque[bytes] = deque()
         self._changed = Condition()
+        self._size = 0
+        self._least = 1  # what a reader waits for
         self._closed = False
         self._event: Event | None = None
 
@@ -31,9 +34,11 @@ class BlockPipe:
         with self._changed:
             if block:
                 self._blocks.append(block)
+                self._size += len(block)
             if self._event is not None:
                 self._event.set()
-            self._changed.notify_all()
+            if self._size >= self._least:
+                self._changed.notify_all()
 
     def read_ready(self) -> bool:
         with self._changed:
@@ -41,20 +46,22 @@ class BlockPipe:
 
     def read(self, nbytes: int, timeout: float | None = None) -> bytes:
         """Up to `nbytes` as soon as there are any; b"" at the end; paramiko's PipeTimeout when the time is over."""
+        return b"".join(self.read_blocks(nbytes, 1, timeout))
+
+    def read_blocks(self, most: int, least: int, timeout: float | None = None) -> list[bytes]:
+        """Packets with up to `most` bytes together as soon as there are `least`; fewer when no more come for a moment or at all."""
         from paramiko.buffered_pipe import PipeTimeout
 
-        deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while not self._blocks and not self._closed:
-                left = None if deadline is None else deadline - time.monotonic()
-                if (left is not None and left <= 0) or not self._changed.wait(left):
-                    raise PipeTimeout
-            return self._take(nbytes)
+            for self._least, wait_s in ((least, PATIENCE_S), (1, timeout)):
+                if self._changed.wait_for(lambda: self._size >= self._least or self._closed, wait_s):
+                    return self._take(most)
+            raise PipeTimeout
 
     def empty(self) -> bytes:
         """Everything there is."""
         with self._changed:
-            return self._take(len(self))
+            return b"".join(self._take(self._size))
 
     def close(self) -> None:
         with self._changed:
@@ -64,9 +71,9 @@ class BlockPipe:
             self._changed.notify_all()
 
     def __len__(self) -> int:
-        return sum(map(len, self._blocks))
+        return self._size
 
-    def _take(self, most: int) -> bytes:
+    def _take(self, most: int) -> list[bytes]:
         taken = []
         while self._blocks and most:
             block = self._blocks.popleft()
@@ -75,6 +82,7 @@ class BlockPipe:
                 block = block[:most]
             taken.append(block)
             most -= len(block)
+            self._size -= len(block)
         if not self._blocks and self._event is not None and not self._closed:
             self._event.clear()
-        return b"".join(taken)
+        return taken

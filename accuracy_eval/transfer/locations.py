@@ -127,7 +127,7 @@ class Options:
     transport      "paramiko"; "openssh": the installed ssh program; "auto": paramiko, and for the bytes of large files the faster of both
     retries        how often a transfer that was interrupted goes on by itself, over a new connection, without having moved on in between
     rate_limit     most bytes a second; 0: no limit
-    note           called with one sentence for each choice made: how bytes travel, what was measured, what is tried again
+    note           called with one sentence for each choice made: how bytes travel, what is tried again
     """
 
     port: int | None = None

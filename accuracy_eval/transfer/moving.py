@@ -131,7 +131,7 @@ def _run(jobs: Sequence[_Job], up: bool, options: Options, progress: Progress | 
 
     def move(job: _Job, meter: Meter) -> FileResult:
         if not options.dry_run:
-            job.remote.choose(job.size, up=up)
+            job.remote.choose(job.size)
         if up:
             return put(job.remote, Path(job.source), job.target, options, pace, meter)
         return get(job.remote, job.source, job.size, Path(job.target), options, pace, meter)

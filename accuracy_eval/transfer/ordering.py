@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import paramiko
-from paramiko.common import MSG_CHANNEL_CLOSE
+from paramiko.common import MSG_CHANNEL_CLOSE, cMSG_CHANNEL_WINDOW_ADJUST
+
+from accuracy_eval.transfer.packets import Packetizer
 
 
 def _handle_close(channel: Any, message: paramiko.Message) -> None:
@@ -37,12 +40,13 @@ class OrderedTransport(paramiko.Transport):
 
     if TYPE_CHECKING:  # paramiko's annotations leave these out
         active: bool
+        packetizer: Packetizer
         _channel_handler_table: dict[int, Any]
 
         def _send_message(self, data: paramiko.Message) -> None: ...
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, sock: Any) -> None:
+        super().__init__(sock, packetizer_class=Packetizer)
         self.clear_to_send_lock = RLock()  # type: ignore[assignment]  # held around methods that take it themselves
         self._channel_handler_table = {**self._channel_handler_table, MSG_CHANNEL_CLOSE: _handle_close}
         self._kept: deque[paramiko.Message] = deque()
@@ -53,6 +57,20 @@ class OrderedTransport(paramiko.Transport):
                 self._send_message(data)
             elif self.active:
                 self._kept.append(data)
+
+    def announce(self, channel: Any, room: int) -> None:
+        """Let the far end send so many bytes more."""
+        message = paramiko.Message()
+        message.add_byte(cMSG_CHANNEL_WINDOW_ADJUST)
+        message.add_int(channel.remote_chanid)
+        message.add_int(room)
+        self._send_user_message(message)
+
+    @contextmanager
+    def burst(self) -> Iterator[None]:
+        """What this thread sends meanwhile leaves together at the end: nothing inside may wait for the far end."""
+        with self.clear_to_send_lock, self.packetizer.gather():
+            yield
 
     def _parse_newkeys(self, m: paramiko.Message) -> None:
         with self.clear_to_send_lock:

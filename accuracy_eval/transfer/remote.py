@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from accuracy_eval.errors import TransferError
-from accuracy_eval.transfer import openssh, speed
+from accuracy_eval.transfer import openssh
 from accuracy_eval.transfer.links import Link, Moved, Mover, Span, failures_named
 from accuracy_eval.transfer.locations import Location, Options
 from accuracy_eval.transfer.openssh import OpenSsh
@@ -16,7 +16,7 @@ from accuracy_eval.transfer.sessions import FAR_RTT_S, REACH, connect
 from accuracy_eval.transfer.sftp import Sftp
 from accuracy_eval.transfer.shell import Shell, Stat
 
-MEASURED_BYTES = 64 << 20  # from here a second connection and a measurement pay
+LARGE_BYTES = 256 << 20  # from here a second connection, of the ssh program, pays: it uses another core than our digests and files
 CONNECTIONS, CHANNELS = 4, 3  # of a large file to a far host, and a connection
 SEVERAL_FROM_BYTES = 1 << 24  # from here they pay
 SMALL_BYTES = 1 << 18  # up to here a few SFTP requests cost less than starting a command on the far host
@@ -94,10 +94,10 @@ class Remote:
     def note(self, text: str) -> None:
         self._options.note(text)
 
-    def choose(self, size: int, *, up: bool) -> None:
-        """Measure, once a connection and only for enough bytes, which program moves them faster in that direction, and take it."""
+    def choose(self, size: int) -> None:
+        """Once a connection: take the installed ssh program for the bytes of large files where it can sign in, and say what was taken."""
         shell = self.bulk
-        if self._chosen or size < MEASURED_BYTES or self._options.transport != "auto" or not isinstance(shell, Shell):
+        if self._chosen or size < LARGE_BYTES or self._options.transport != "auto" or not isinstance(shell, Shell):
             return
         self._chosen = True
         if self.several(size):
@@ -109,14 +109,11 @@ class Remote:
         try:
             with failures_named(self.label, "ssh"):
                 self._fast = OpenSsh(self._location, self._options, batch=True)
-                rates = [speed.rate(link, up=up) for link in (self.link, self._fast)]
         except TransferError as error:
             self.note(f"{self.label}: by paramiko; {error}")
             return
-        figures = f"paramiko {rates[0] / 1e6:.0f} MB/s, ssh {rates[1] / 1e6:.0f} MB/s"
-        if rates[1] > rates[0]:
-            self.bulk = shell.on(self._fast)
-        self.note(f"{self.label}: by {self.bulk.link.name}, the faster of {figures}")
+        self.bulk = shell.on(self._fast)
+        self.note(f"{self.label}: by openssh, the faster one for large files")
 
     @property
     def shell(self) -> Shell | None:

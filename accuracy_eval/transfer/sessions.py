@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from accuracy_eval.errors import TransferError
 from accuracy_eval.transfer import hostkeys
@@ -25,10 +25,15 @@ from accuracy_eval.transfer.splicing import write_at
 if TYPE_CHECKING:
     import paramiko
 
+    from accuracy_eval.transfer.ordering import OrderedTransport
+
 MAX_JUMPS = 8
 CIPHERS_FIRST = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")  # 15 to 40 % faster than ctr with a separate MAC
 KEEPALIVE_S = 15
-FAR_RTT_S = 0.01  # from here a download needs a larger window than the default 2 MiB
+LATER_S = 10
+BURST_BYTES = 1 << 18  # sent at once
+LEAST_BYTES = 1 << 18  # waited for, where more are to come
+FAR_RTT_S = 0.02  # from here one channel does not fill a line: 2 MiB a round trip are 100 MB/s. A near host that is busy takes up to 12 ms
 FAR_WINDOW_BYTES = 1 << 24
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _QUIET = logging.NullHandler()
@@ -40,7 +45,7 @@ class Session:
 
     name = "paramiko"
 
-    def __init__(self, location: Location, target: Target, transport: paramiko.Transport, held: ExitStack, options: Options) -> None:
+    def __init__(self, location: Location, target: Target, transport: OrderedTransport, held: ExitStack, options: Options) -> None:
         self.target = target
         self.label = target.label
         self.transport = transport
@@ -84,7 +89,7 @@ class Session:
         channel = self._channel(None)
         try:
             channel.invoke_subsystem("sftp")
-            return paramiko.SFTPClient(channel)
+            return paramiko.SFTPClient(cast(Any, _BurstChannel(channel)))
         except (paramiko.SSHException, EOFError):
             channel.close()
             return None
@@ -100,26 +105,52 @@ class Session:
         return channel
 
 
+def send_burst(channel: Any, view: memoryview) -> int:
+    """Send as much as the far end takes now, or a packet as soon as it takes one: how much; 0 when it takes no more."""
+    packet = max(1, channel.out_max_packet_size - 64)  # what one carries: no copy of a remainder
+    ready = min(len(view), channel.out_window_size, BURST_BYTES)
+    if ready <= packet:
+        return int(channel.send(bytes(view[:packet])))
+    sent = 0
+    with channel.transport.burst():
+        while sent < ready and (count := channel.send(bytes(view[sent : min(ready, sent + packet)]))):
+            sent += count
+    return sent
+
+
+class _BurstChannel:
+    """A channel as paramiko's SFTP client uses it, which copies what `send` has left for every packet of a request."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def send(self, data: bytes) -> int:
+        return send_burst(self._channel, memoryview(data))
+
+
 class ChannelPipe:
     """A command in a paramiko channel: a Pipe."""
 
     def __init__(self, channel: Any, timeout_s: float) -> None:
         self._channel = channel
+        self._transport: OrderedTransport = channel.transport
         self._sending = channel.sending = RLock()
         self._timeout_s = timeout_s
-        self._packet = max(1, channel.out_max_packet_size - 64)  # what one packet carries: no copy of a remainder
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
             try:
                 with self._sending:
-                    sent = self._channel.send(bytes(view[: self._packet]))
+                    sent = send_burst(self._channel, view)
             except TimeoutError:
                 raise
             except OSError:
                 sent = 0
-            if sent == 0:
+            if not sent:
                 raise BrokenPipeError
             view = view[sent:]
 
@@ -128,11 +159,22 @@ class ChannelPipe:
             self._channel.shutdown_write()
 
     def read(self) -> bytes:
-        return self._read(READ_BYTES)
-
-    def _read(self, most: int) -> bytes:
         with self._sending:  # room for more is announced
-            return bytes(self._channel.recv(most))
+            return bytes(self._channel.recv(READ_BYTES))
+
+    def _read_blocks(self, most: int) -> list[bytes]:
+        """What `recv` would give, more of it and in the packets that it came in."""
+        from paramiko.buffered_pipe import PipeTimeout
+
+        with self._sending:
+            try:
+                blocks: list[bytes] = self._channel.in_buffer.read_blocks(most, min(most, LEAST_BYTES), self._channel.timeout)
+            except PipeTimeout:
+                raise TimeoutError("timed out") from None
+            room = self._channel._check_add_window(sum(map(len, blocks)))
+            if room:
+                self._transport.announce(self._channel, room)
+            return blocks
 
     def send_file(self, span: Span, moved: Moved) -> None:
         for position in range(span.start, span.end, READ_BYTES):
@@ -142,10 +184,10 @@ class ChannelPipe:
 
     def receive_file(self, span: Span, moved: Moved) -> None:
         position = span.start
-        while position < span.end and (block := self._read(min(READ_BYTES, span.end - position))):
-            write_at(span.fd, block, position)
-            position += len(block)
-            moved(len(block))
+        while position < span.end and (blocks := self._read_blocks(min(READ_BYTES, span.end - position))):
+            count = write_at(span.fd, blocks, position)
+            position += count
+            moved(count)
         while self.read():
             pass
 
@@ -183,6 +225,7 @@ def _connect(location: Location, options: Options, through: Session | None, dept
             transport = OrderedTransport(_socket(target, options, through, undo))
         undo.callback(transport.close)
         transport.daemon = True
+        transport.packetizer.timeout_s = options.timeout_s
         transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = options.timeout_s
         _prefer(transport, target)
         with failures_named(target.label, "SSH handshake", REACH):
@@ -204,8 +247,8 @@ def _socket(target: Target, options: Options, through: Session | None, undo: Exi
     sock = undo.enter_context(socket.create_connection((target.host, target.port), timeout=target.connect_timeout_s))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # paramiko does not: 40 ms a small write
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a peer that stops acknowledging ends the connection, whatever thread waits
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(2000 * options.timeout_s))
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a peer that stops acknowledging ends the connection, after our own limits, which name it
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * (options.timeout_s + LATER_S)))
     return sock
 
 

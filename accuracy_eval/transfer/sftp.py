@@ -136,21 +136,22 @@ class Sftp:
 
     def send(self, path: str, span: Span, moved: Moved, *, new: bool) -> None:
         """Write a span into a file and have the disk keep it; `new`: FileExistsError if the file is there already."""
+        with self._writing(path, new=new) as write:
+            write(span, moved)
+
+    def writer(self, path: str) -> AbstractContextManager[Mover]:
+        """Writes spans into a file that is there."""
+        return self._writing(path, new=False)
+
+    @contextmanager
+    def _writing(self, path: str, *, new: bool) -> Iterator[Mover]:
         try:
-            with self._open_to_write(path, "wxb" if new else "r+b") as write:
-                write(span, moved)
+            file = self._client.open(_wire(path), "wxb" if new else "r+b")
         except OSError:
             if new and self.stat(path).kind == "file":
                 raise FileExistsError(path) from None
             raise
-
-    def writer(self, path: str) -> AbstractContextManager[Mover]:
-        """Writes spans into a file that is there."""
-        return self._open_to_write(path, "r+b")
-
-    @contextmanager
-    def _open_to_write(self, path: str, mode: str) -> Iterator[Mover]:
-        with self._client.open(_wire(path), mode) as file:
+        with file:
             yield _Writer(self._client, file.handle, self._request).write
             self._extended("fsync@openssh.com", file.handle)
 
@@ -166,8 +167,7 @@ class Sftp:
         def read(span: Span, moved: Moved) -> None:
             position = span.start
             for block in _Reader(self._client, file.handle, self._request).blocks(span.start, span.end):
-                write_at(span.fd, block, position)
-                position += len(block)
+                position += write_at(span.fd, [block], position)
                 moved(len(block))
 
         with self._client.open(_wire(path), "rb") as file:

@@ -35,13 +35,13 @@ _NEW = f'set -C; true > "$p" || {{ [ -e "$p" ] && exit {EXISTS}; exit 1; }}; set
 _KEEP = '{ sync "$p" 2>/dev/null || true; }'
 _WRITE = f'cat 1<> "$p" && {_KEEP}'
 _WRITE_AT = f'{{ dd bs=1 seek=%d count=0 2>/dev/null && cat; }} 1<> "$p" && {_KEEP}'
-# Reads $p as it grows, until there is something on standard input and no more in the file; prints the digest, then what there was on
-# standard input. Where python3 cannot start, that alone is printed.
+# Reads $p as it grows, until there is something on standard input and no more in the file; prints the digest, unless
+# the name has gone to another file, then what there was on standard input. Where python3 cannot start, that alone is printed.
 _FOLLOW = (
     '{ python3 -c "import hashlib,os,select,sys;h=hashlib.sha256();f=os.open(sys.argv[1],0);'
     "d=lambda:[h.update(b) for b in iter(lambda:os.read(f,1<<19),bytes())];"
     "[d() for _ in iter(lambda:len(select.select([0],[],[],.01)[0]),1)];"
-    'd();print(h.hexdigest());print(int(os.read(0,9)))" "$p" 2>/dev/null || cat; }'
+    'd();print(h.hexdigest()*os.path.samestat(os.fstat(f),os.stat(sys.argv[1])));print(int(os.read(0,9)))" "$p" 2>/dev/null || cat; }'
 )
 
 
@@ -61,7 +61,7 @@ _PASS = "cat"
 _FOLLOW_POSITIONS = (
     'python3 -c "import hashlib,os,sys;h=hashlib.sha256();f=os.open(sys.argv[1],0);'
     "[h.update(b) for p in sys.stdin for b in iter(lambda:os.read(f,min(1<<19,int(p)-os.lseek(f,0,1))),bytes())];"
-    'print(h.hexdigest())" "$p"'
+    'print(h.hexdigest()*os.path.samestat(os.fstat(f),os.stat(sys.argv[1])))" "$p"'
 )
 
 

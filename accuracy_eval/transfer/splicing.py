@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 
+MOST_BLOCKS = 512  # of one write: less than any system's limit
 _REFUSED = (errno.EINVAL, errno.ENOSYS)  # a file system without splice
 
 
@@ -28,13 +30,18 @@ def pipe_to_file(pipe: int, fd: int, position: int, most: int) -> int:
             if error.errno not in _REFUSED:
                 raise
     block = os.read(pipe, most)
-    write_at(fd, block, position)
-    return len(block)
+    return write_at(fd, [block], position)
 
 
-def write_at(fd: int, data: bytes, position: int) -> None:
-    """All of the data, into a file from `position` on."""
-    view = memoryview(data)
-    while view:
-        count = os.pwrite(fd, view, position)
-        view, position = view[count:], position + count
+def write_at(fd: int, blocks: Sequence[bytes], position: int) -> int:
+    """All of the blocks, one behind the other, into a file from `position` on: how many bytes."""
+    start = position
+    views = [memoryview(b) for b in blocks]
+    while views:
+        count = os.pwritev(fd, views[:MOST_BLOCKS], position)
+        position += count
+        while views and count >= len(views[0]):
+            count -= len(views.pop(0))
+        if views:
+            views[0] = views[0][count:]
+    return position - start
