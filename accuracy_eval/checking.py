@@ -36,7 +36,7 @@ from accuracy_eval.ops.on_arrays import SOURCED, codes_under, operand_errors, pr
 from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.ops.spec import Output, Panel, Reference, rows_and_columns
 from accuracy_eval.quantize import get_recipe, layout_of, reference_scale
-from accuracy_eval.records import Case, Coded, Diagnosis, GateResult, OptionValue, Side, TensorResult, Verdict
+from accuracy_eval.records import ARRAYS, Case, Coded, Diagnosis, GateResult, OptionValue, Side, TensorResult, Verdict
 
 if TYPE_CHECKING:
     from accuracy_eval.datapath import Explanation
@@ -439,7 +439,7 @@ def _judge_by_array(a: Coded, e: Coded, m: Measured, call: _Call) -> tuple[Side,
         found = diagnose(call.context(m, a, expected))
     side = Side("actual", a.format, "", verdict, "", reported(m), (result,), tuple(found), worst_elements(m, (result,)), note=note)
     case = call.case()
-    return side, TensorResult(call.op or "arrays", case, "", "", "actual", a.shape, verdict, (side,))
+    return side, TensorResult(call.op or ARRAYS, case, "", "", "actual", a.shape, verdict, (side,))
 
 
 def _close_gate(m: Measured, a: Coded) -> GateResult:
@@ -483,4 +483,4 @@ def _mismatched(a: Coded, asked: tuple[int, ...] | str, code: Literal["shape-mis
         lies = layout_of(a.shape, asked) if call.op == "quantize" else ""
         wrong = named(code, found=str(list(a.shape)) + (f" ({lies})" if lies else ""), asked=str(list(asked)))
     side = Side("actual", a.format, "", Verdict.FAIL, "", {}, (), (wrong,), note=wrong.sentence)
-    return Comparison(side, TensorResult(call.op or "arrays", call.case(), "", "", "actual", a.shape, Verdict.FAIL, (side,)))
+    return Comparison(side, TensorResult(call.op or ARRAYS, call.case(), "", "", "actual", a.shape, Verdict.FAIL, (side,)))

@@ -292,7 +292,7 @@ def expectation_text(expectation: Mapping[str, Any]) -> str:
 def resolution_text(resolution: Mapping[str, Any]) -> str:
     """The smallest faults that would have failed: "element 3.1e-4, row 2.2e-3, gain 4e-6, the loss of any of 256 k".
 
-    Kinds that no gate looks at (NaN) are left out.
+    Kinds that no gate looks at (absent, or NaN in older files) are left out.
     """
     found = {k: resolution.get(k) for k in ("element", "row", "column", "tile", "gain")}
     parts = [f"{k} {_short(v)}" for k, v in found.items() if v is not None and v == v]

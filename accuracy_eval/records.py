@@ -394,6 +394,7 @@ def conclusion(tensors: Iterable[TensorResult], not_compared: Iterable[NotCompar
 
 
 RESULTS_SCHEMA = "accuracy-eval-results/1.2"
+ARRAYS = "arrays"  # family, suite and profile of arrays without operands: no case, no truth
 _PLAIN = frozenset({str, int, bool, type(None)})
 
 

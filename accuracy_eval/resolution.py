@@ -57,13 +57,8 @@ class Resolution:
     gain_95: float = math.nan
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for `Side.resolution`."""
-        return {
-            "element": self.element, "element_median": self.element_median, "row": self.row, "column": self.column, "tile": self.tile,
-            "gain": self.gain,
-            "k_seen": self.k_seen, "k_total": self.k_total, "k_unseen": self.k_unseen, "element_95": self.element_95,
-            "row_95": self.row_95, "column_95": self.column_95, "gain_95": self.gain_95,
-        }  # fmt: skip
+        """Plain data for `Side.resolution`; what no gate looks at is not in it."""
+        return {name: value for name, value in vars(self).items() if not (isinstance(value, float) and math.isnan(value))}
 
 
 @kernel

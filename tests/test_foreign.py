@@ -3,6 +3,7 @@
 import collections
 import json
 import pickle
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -266,12 +267,20 @@ def test_arrays_join_by_name_and_each_kind_of_file_compares_with_each(tmp_path, 
     assert (found["x"].verdict, found["x"].attribution) == (Verdict.PASS, Attribution.IDENTICAL)
     assert (found["y"].verdict, found["y"].attribution) == (Verdict.FAIL, Attribution.UNDETERMINED)
     assert "gain" in [d.code for d in found["y"].diagnoses]
+    most = np.unravel_index(np.abs(y.numpy()).argmax(), y.shape)
+    assert found["y"].sentence.startswith(f"400 of 400 elements differ, by up to {y.abs().max():.3g} at {[int(i) for i in most]}; ")
     assert [(n.case_id, n.label, n.verdict) for n in results.not_compared] == [("only", "b", Verdict.MISSING)]
     assert results.exit_code == 1
     forms = ["--to", "xlsx,json,csv,md,junit", "-o", str(tmp_path / "r")]
     assert run(["compare", str(tmp_path / "a.pt"), str(tmp_path / "b.npz"), *forms]) == 1
     text = capsys.readouterr().out
     assert text.startswith("FAIL a vs b")
+    assert "    a or b: 400 of 400 elements differ" in text  # nobody is the truth, so nobody is named
+    command = next(line.split("$ ")[1] for line in text.splitlines() if "$ " in line)
+    assert run([*shlex.split(command)[1:], "--to", "none"]) == 1
+    capsys.readouterr()
+    with pytest.raises(UsageError, match="unknown array 'z'; allowed: only, x, y"):
+        compare_arrays(tmp_path / "a.pt", tmp_path / "b.npz", names=["z"])
     assert (tmp_path / "r" / "results.json").exists()
     assert run(["compare", str(tmp_path / "a.pt"), "b.h5", *forms]) == 2
     assert "b.h5 is no file of arrays" in capsys.readouterr().err
@@ -279,9 +288,7 @@ def test_arrays_join_by_name_and_each_kind_of_file_compares_with_each(tmp_path, 
         compare_arrays(tmp_path / "a.pt")
 
 
-@pytest.mark.parametrize(
-    "option", [["--gates", "exact"], ["--reference", "full"], ["--case", "y"], ["--op", "gemm"], ["--explain"], ["--workers", "2"]]
-)
+@pytest.mark.parametrize("option", [["--gates", "exact"], ["--reference", "full"], ["--op", "gemm"], ["--explain"], ["--workers", "2"]])
 def test_what_only_dumps_can_be_asked_is_refused_for_arrays(tmp_path, capsys, option):
     files = [str(npy(tmp_path, np.ones(2), name)) for name in ("a.npy", "b.npy")]
     assert run(["compare", *files, "--to", "none", *option]) == 2

@@ -220,7 +220,7 @@ def test_a_case_not_compared_says_why(opened: Opened) -> None:
     expect(page.locator("#shown")).to_have_text("1 of 14 results")
     page.locator("#table tr:not([hidden]) .open").click()
     expect(page.locator("tr.detail")).to_contain_text("the case is in h200.h5 only")
-    expect(page.locator("tr.detail")).to_contain_text("next: complete the dump")
+    expect(page.locator("tr.detail")).to_contain_text("next: dump the case there too")
 
 
 def test_the_page_follows_the_system_to_dark_and_a_button_turns_it(opened: Opened) -> None:

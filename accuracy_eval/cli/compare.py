@@ -22,7 +22,18 @@ FORMS = "xlsx,html,json,csv,md,junit"
 DEFAULT_FORMS = "xlsx,html,json"
 JOURNAL = "compare.journal"  # beside the reports, as long as they are not written
 MAX_CHANGES = 40  # lines said about a baseline
-FOR_ARRAYS = {"dumps", "labels", "forms", "out", "baseline", "strict", "quiet", "verbose", "as_json"}  # the parameters they have use for
+FOR_ARRAYS = {
+    "dumps",
+    "labels",
+    "cases",
+    "forms",
+    "out",
+    "baseline",
+    "strict",
+    "quiet",
+    "verbose",
+    "as_json",
+}  # the parameters they have use for
 
 
 @click.command("compare", short_help="Judge dumps against the reference and each other; write reports.")
@@ -85,7 +96,7 @@ def compare_command(
     before = _baseline(options["baseline"])
     with _resumable(out, quiet=quiet) as journal:
         if any(map(is_foreign, dumps)):
-            results = _arrays(dumps, options["labels"])
+            results = _arrays(dumps, options["labels"], options["cases"])
         else:
             with progress("compare", quiet=quiet or as_json) as update:
                 results = compare_dumps(
@@ -131,7 +142,7 @@ def _resumable(out: str | None, *, quiet: bool) -> Iterator[Callable[[Sequence[s
         path.unlink(missing_ok=True)
 
 
-def _arrays(paths: tuple[str, ...], labels: tuple[str, ...]) -> Results:
+def _arrays(paths: tuple[str, ...], labels: tuple[str, ...], names: tuple[str, ...]) -> Results:
     """The comparison of array files; UsageError for a dump among them, and for what only dumps can be asked."""
     from accuracy_eval.errors import UsageError
     from accuracy_eval.foreign.arrays import READERS, is_foreign
@@ -151,7 +162,7 @@ def _arrays(paths: tuple[str, ...], labels: tuple[str, ...]) -> Results:
             f"{', '.join(unused)}: nothing in files of arrays for that; they hold no cases and no operands, and are judged by the limits "
             "of their formats. Leave it out, or compare dumps"
         )
-    return compare_arrays(*paths, labels=labels)
+    return compare_arrays(*paths, labels=labels, names=names)
 
 
 def _baseline(path: str | None) -> Results | None:

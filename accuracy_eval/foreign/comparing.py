@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accuracy_eval.checking import check
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.foreign.arrays import read_arrays
 from accuracy_eval.gates import load_profile
+from accuracy_eval.messages import deciding_gate, gate_clause, index_text, number
 from accuracy_eval.records import (
+    ARRAYS,
     RESULTS_SCHEMA,
     Attribution,
     Case,
@@ -26,11 +28,10 @@ from accuracy_eval.records import (
 )  # fmt: skip
 from accuracy_eval.version import PRODUCER
 
-FAMILY = "arrays"
 
-
-def compare_arrays(*paths: str | Path, labels: Sequence[str] = ()) -> Results:
-    """Judge two or more array files. A name that one file lacks is MISSING; FileError for a file that cannot be read."""
+def compare_arrays(*paths: str | Path, labels: Sequence[str] = (), names: Sequence[str] = ()) -> Results:
+    """Judge two or more array files, or only the arrays of these names. A name that one file lacks is MISSING; FileError for a file that
+    cannot be read, UsageError for a name that none has."""
     if len(paths) < 2:
         raise UsageError("arrays are compared with each other: give two files or more")
     if labels and len(labels) != len(paths):
@@ -40,20 +41,24 @@ def compare_arrays(*paths: str | Path, labels: Sequence[str] = ()) -> Results:
     named = list(labels) or [s if stems.count(s) == 1 else f"{s}-{i}" for i, s in enumerate(stems, 1)]
     tensors: list[TensorResult] = []
     missing: list[NotCompared] = []
-    for name in dict.fromkeys(n for arrays in held for n in arrays):
+    known = dict.fromkeys(n for arrays in held for n in arrays)
+    for name in names:
+        if name not in known:
+            raise unknown("array", name, known)
+    for name in [n for n in known if n in names or not names]:
         there = {label: arrays[name] for label, arrays in zip(named, held, strict=True) if name in arrays}
         missing += [
-            NotCompared(name, FAMILY, "", label, Verdict.MISSING, f"not in {Path(path).name}")
+            NotCompared(name, ARRAYS, "", label, Verdict.MISSING, f"not in {Path(path).name}")
             for label, path in zip(named, paths, strict=True)
             if label not in there
         ]
         if len(there) > 1:
             tensors.append(_compared(name, there))
     verdict, exit_code = conclusion(tensors, missing)
-    info = tuple(DumpInfo(label, str(path), "", FAMILY, "", {}) for label, path in zip(named, paths, strict=True))
+    info = tuple(DumpInfo(label, str(path), "", ARRAYS, "", {}) for label, path in zip(named, paths, strict=True))
     notes = ("arrays without operands: compared with each other, by structure and the limits of their formats; no side is the truth",)
     profile = load_profile("default")
-    return Results(RESULTS_SCHEMA, PRODUCER, "arrays", profile.info(), info, tuple(tensors), tuple(missing), verdict, exit_code, notes)
+    return Results(RESULTS_SCHEMA, PRODUCER, ARRAYS, profile.info(), info, tuple(tensors), tuple(missing), verdict, exit_code, notes)
 
 
 def _compared(name: str, there: dict[str, Coded]) -> TensorResult:
@@ -61,12 +66,23 @@ def _compared(name: str, there: dict[str, Coded]) -> TensorResult:
     first = next(iter(there.values()))
     sides = tuple(Side(label, c.format, "", Verdict.INCONCLUSIVE, note="no reference") for label, c in there.items())
     verdict = max((p.verdict for p in pairs), key=lambda v: v.severity)
-    return TensorResult(name, Case(FAMILY, (), format=first.format), FAMILY, "", "array", first.shape, verdict, sides, pairs)
+    return TensorResult(name, Case(ARRAYS, (), format=first.format), ARRAYS, "", "array", first.shape, verdict, sides, pairs)
 
 
 def _pair(a: str, left: Coded, b: str, right: Coded) -> Pair:
     found = check(left, right).side
     same = left.format == right.format and found.metrics.get("mismatch_count") == 0
     attribution = Attribution.IDENTICAL if same else Attribution.UNDETERMINED
-    sentence = "same bytes" if same else found.diagnoses[0].sentence if found.diagnoses else ""
-    return Pair(a, b, found.verdict, attribution, sentence, found.metrics, found.gates, found.worst, found.diagnoses)
+    return Pair(
+        a, b, found.verdict, attribution, "same bytes" if same else _apart(found), found.metrics, found.gates, found.worst, found.diagnoses
+    )
+
+
+def _apart(found: Side) -> str:
+    """How far apart two arrays are, and the limit that decided: neither is the truth, so neither is said to be wrong."""
+    m, gate = found.metrics, deciding_gate(found.gates)
+    if gate is None:
+        return found.note
+    most = next((w for w in found.worst if abs(w.error) == m.get("max_abs")), None)
+    size = f", by up to {number(m['max_abs'], 3)}{f' at {index_text(most.index)}' if most else ''}" if m.get("max_abs") else ""
+    return f"{number(m.get('mismatch_count'))} of {number(m.get('count'))} elements differ{size}; {gate_clause(gate)}"

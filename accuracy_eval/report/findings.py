@@ -16,10 +16,11 @@ QUIET = (Verdict.PASS, Verdict.UNSUPPORTED)  # counted, not findings
 
 NEXT_BY_VERDICT = {
     Verdict.INPUTS_DIFFER: "dump both again with one suite and one accuracy-eval version, then compare again",
-    Verdict.MISSING: "complete the dump: the same accuracy-eval dump command with --resume, then compare again",
+    Verdict.MISSING: "dump the case there too (--resume completes a dump that broke off), or compare what both hold: --op, --case",
     Verdict.ERROR: "read the error, mend it, run the same accuracy-eval dump command with --resume, then compare again",
-    Verdict.INCONCLUSIVE: "give the case outputs that can be judged, or a finite reference",
+    Verdict.INCONCLUSIVE: "compare it beside a dump that holds what the reason names",
 }
+MISSING_CANDIDATE = "run the candidate there (--candidate, --plugin), or take it out of what the suite expects"
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,14 @@ def _of_tensor(results: Results, result: TensorResult) -> Finding:
     diagnoses = speaker.diagnoses or (pair.diagnoses if pair else ())
     cause = "; ".join(f"{messages.visible(d.code)}: {messages.visible(d.sentence)}" for d in diagnoses)
     return Finding(
-        result.verdict, result.case_id, result.family, result.candidate, result.tensor, named or messages.visible(speaker.actual),
+        result.verdict, result.case_id, result.family, result.candidate, result.tensor, named or _subject(speaker),
         speaker.reason, messages.visible(gate.source) if gate else "", cause, run_next(results, result), speaker,
     )  # fmt: skip
+
+
+def _subject(row: Row) -> str:
+    """Whom a row speaks of where nobody is named: of a pair that nothing judges, both."""
+    return messages.visible(f"{row.actual} or {row.expected}" if isinstance(row.subject, Pair) else row.actual)
 
 
 def run_next(results: Results, result: TensorResult) -> str:
@@ -129,8 +135,15 @@ def _of_skipped(item: NotCompared) -> Finding:
     row = Row(item)
     return Finding(
         item.verdict, item.case_id, item.family, item.candidate, "", messages.visible(item.label), row.reason, "", "",
-        NEXT_BY_VERDICT.get(item.verdict, ""), row,
+        next_step(item), row,
     )  # fmt: skip
+
+
+def next_step(item: NotCompared) -> str:
+    """What to do about a case that was not compared."""
+    if item.verdict is Verdict.MISSING and item.candidate not in ("", "default"):
+        return MISSING_CANDIDATE
+    return NEXT_BY_VERDICT.get(item.verdict, "")
 
 
 _SAYS_WHO = (Attribution.A_OFF, Attribution.B_OFF, Attribution.BOTH_OFF, Attribution.NOT_COMPARABLE, Attribution.DIFFERENT_CONTRACTS)

@@ -168,7 +168,7 @@ def _detail(results: Results, line: Line) -> dict[str, Any]:
     """What opens below a line."""
     item = line.item
     if isinstance(item, NotCompared):
-        return {"text": line.rows[0].message, "run": first.NEXT_BY_VERDICT.get(item.verdict, ""), "workbook": line.workbook}
+        return {"text": line.rows[0].message, "run": first.next_step(item), "workbook": line.workbook}
     rows = line.rows
     names = [n for n in metric_names(rows) if any(row.flat.get(n) is not None for row in rows)]
     gates = [

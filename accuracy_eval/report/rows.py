@@ -13,6 +13,7 @@ from typing import Any
 from accuracy_eval import messages
 from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.records import (
+    ARRAYS,
     Attribution,
     Case,
     Diagnosis,
@@ -327,5 +328,5 @@ def reproduce(results: Results, case_id: str) -> str:
     """The command that compares this case alone, quoted for a POSIX shell."""
     files = [shlex.quote(messages.visible(d.file)) for d in results.dumps]
     profile = results.profile_file or results.profile
-    gates = [] if profile == "default" else ["--gates", shlex.quote(messages.visible(profile))]
+    gates = [] if profile in ("default", ARRAYS) else ["--gates", shlex.quote(messages.visible(profile))]
     return " ".join(["accuracy-eval compare", *files, "--case", shlex.quote(messages.visible(case_id)), *gates])
