@@ -42,8 +42,8 @@ class Change:
     @property
     def line(self) -> str:
         case, candidate, tensor = self.key
-        name = " ".join(filter(None, (case, "" if candidate in ("", "default") else f"({candidate})", tensor)))
-        return f"{self.kind}: {messages.visible(name)}: {messages.visible(self.text)}"
+        name = " ".join(filter(None, (messages.of_candidate(case, candidate), messages.visible(tensor))))
+        return f"{self.kind}: {name}: {messages.visible(self.text)}"
 
 
 def changes(before: Results, now: Results) -> list[Change]:
@@ -183,9 +183,7 @@ class Series:
     @property
     def title(self) -> str:
         case, candidate, tensor = self.key
-        return messages.visible(
-            " ".join([case, *([f"({candidate})"] if candidate not in ("", "default") else []), tensor, f"· {self.label}"])
-        )
+        return f"{messages.of_candidate(case, candidate)} {messages.visible(tensor)} · {messages.visible(self.label)}"
 
 
 def series(dated: Sequence[Dated], metric: str, cases: Iterable[str] = ()) -> list[Series]:

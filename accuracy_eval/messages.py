@@ -16,6 +16,7 @@ from accuracy_eval.formats import get_format
 from accuracy_eval.records import ERRORS, Attribution, Diagnosis, GateResult, Pair, ScaleFacts, Side, TensorResult, Verdict, WorstElement
 
 REFERENCE = "reference"  # what a side is judged by, where a dump's label would stand
+USUAL_CANDIDATES = ("", "default")  # not named: the framework's own choice
 COMPARISON_WORDS = {"<=": "must be at most", "<": "must be under", ">=": "must be at least", ">": "must be over", "==": "must be"}
 LINES = {"row_budget": "row", "col_budget": "column", "tile_budget": "128×128 tile"}  # metrics of many elements
 # the worst element is an example of these
@@ -68,6 +69,11 @@ def number(value: Any, digits: int = 4) -> str:
         return re.sub(r"e\+?(-?)0*(\d)", r"e\1\2", f"{x:.{digits}g}")
     mantissa, _, exponent = f"{x:.{digits - 1}e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"
+
+
+def of_candidate(text: str, candidate: str) -> str:
+    """Text about a result, followed by the candidate that made it where that is not the framework's own choice."""
+    return visible(text) + ("" if candidate in USUAL_CANDIDATES else f" ({visible(candidate)})")
 
 
 def exact(value: float) -> str:
@@ -368,7 +374,7 @@ def result_message(result: TensorResult) -> str:
 
 
 def _head(verdict: Verdict, result: TensorResult) -> str:
-    candidate = "" if result.candidate in ("", "default") else f" candidate '{visible(result.candidate)}'"
+    candidate = "" if result.candidate in USUAL_CANDIDATES else f" candidate '{visible(result.candidate)}'"
     return f"{verdict} {visible(result.case_id)}{candidate}"
 
 

@@ -195,12 +195,15 @@ def test_verbose_console_holds_the_errors_of_quantised_results_that_passed() -> 
     more = {"conversion_mismatch_count": 0, "scale_mismatch_count": 0, "total_snr_db": 31.5}
     base = pass_result(gemm_case("fp8_e4m3"))
     sides = tuple(replace(s, gates=gates, metrics=s.metrics | more) for s in base.sides)
-    results = results_of((replace(base, sides=sides),))
+    by_default = replace(base, sides=sides)
+    results = results_of((by_default, replace(by_default, candidate="mine", sides=sides[:1])))
     assert "Errors of quantised" not in console_table(results)
-    assert console_table(results, verbose=True, width=120).split("\n")[3:6] == [
+    assert console_table(results, verbose=True, width=120).split("\n")[3:8] == [
         "Errors of quantised results that passed",
         "  PASS gemm.m512.n128.k256.nt.fp8_e4m3.normal.s42 d",
         "    h200, cpu: conversion 0 wrong codes, scale 0 wrong scales, kernel 0.31 × budget, total 31.5 dB",
+        "  PASS gemm.m512.n128.k256.nt.fp8_e4m3.normal.s42 d (mine)",
+        "    h200: conversion 0 wrong codes, scale 0 wrong scales, kernel 0.31 × budget, total 31.5 dB",
     ]
 
 

@@ -191,6 +191,16 @@ def test_a_case_with_other_k_shows_its_error_against_k(opened: Opened) -> None:
     ]  # fmt: skip
 
 
+def test_charts_tell_candidates_of_a_case_apart(opened: Opened) -> None:
+    result = pass_result(gemm_case())
+    page = opened(results_of((result, replace(result, candidate="mine", sides=result.sides[:1]))))
+    page.locator("#charts").scroll_into_view_if_needed()
+    caption = page.locator("#overview figcaption").first
+    assert caption.locator("span span:not(.key)").all_inner_texts() == ["h200", "h200 (mine)", "cpu"]
+    places = page.locator("#overview circle").evaluate_all("all => all.map((c) => c.getAttribute('fill'))")
+    assert sorted(places) == ["var(--s0)", "var(--s1)", "var(--s2)"]
+
+
 def test_cases_open_and_close_from_the_keyboard(opened: Opened) -> None:
     page = opened(gemm_results())
     button = page.locator(".open").first

@@ -171,6 +171,24 @@ def test_summary_draws_errors_by_k_and_values_by_gate(folder: Path) -> None:
     assert len(book["Charts"]._charts) == 3
 
 
+def test_candidates_of_a_case_are_told_apart_in_titles_rows_and_series(tmp_path: Path) -> None:
+    tensors = []
+    for k, used in ((64, 0.05), (1024, 0.2)):
+        result = pass_result(gemm_case(shape=(512, 128, k)))
+        sides = tuple(replace(s, gates=(budget_gate(used),)) for s in result.sides)
+        tensors += [replace(result, sides=sides[:1], candidate="mine"), replace(result, sides=sides)]
+    write_reports(results_of(tuple(tensors)), tmp_path, ("xlsx",))
+    titles = [row[1] for row in openpyxl.load_workbook(tmp_path / "gemm-m512.n128.k64.xlsx")["Pictures"].iter_rows(values_only=True)]
+    assert "gemm bfloat16 nt normal s42, d (mine): h200 against reference" in titles
+    assert "gemm bfloat16 nt normal s42, d: h200 against reference" in titles
+    book = openpyxl.load_workbook(tmp_path / "summary.xlsx")
+    rows = list(book["Error by k"].iter_rows(min_row=3, max_col=2, values_only=True))
+    assert rows == [("h200", 64), ("h200", 1024), ("h200 (mine)", 64), ("h200 (mine)", 1024), ("cpu", 64), ("cpu", 1024)]
+    series = book["Charts"]._charts[0].series
+    assert [s.xVal.numRef.f for s in series] == [f"'Error by k'!$B${first}:$B${first + 1}" for first in (3, 5, 7)]
+    assert [s.tx.v for s in series] == ["h200", "h200 (mine)", "cpu"]
+
+
 def test_a_workbook_of_exact_results_has_no_pictures(tmp_path: Path) -> None:
     result = pass_result(gemm_case(), identical=True)
     exact = Sketch(((0.0, 65536),))

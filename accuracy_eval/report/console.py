@@ -110,7 +110,9 @@ def _quantised_lines(results: Results, width: int, color: bool) -> list[str]:
             if text := messages.errors_text(side):
                 said.setdefault(text, []).append(messages.visible(side.label))
         if said:
-            lines += _wrapped(f"  {_paint(t.verdict, color)} {messages.visible(f'{t.case_id} {t.tensor}')}", width, "    ")
+            lines += _wrapped(
+                f"  {_paint(t.verdict, color)} {messages.of_candidate(f'{t.case_id} {t.tensor}', t.candidate)}", width, "    "
+            )
         for text, labels in said.items():
             lines += _wrapped(f"    {', '.join(labels)}: {text}", width, "      ")
     return ["", "Errors of quantised results that passed", *lines] if lines else []

@@ -49,12 +49,7 @@ class Finding:
     @property
     def title(self) -> str:
         """Case, tensor and candidate in one line."""
-        tensor = f" {messages.visible(self.tensor)}" if self.tensor else ""
-        return (
-            messages.visible(self.case_id)
-            + tensor
-            + ("" if self.candidate in ("", "default") else f" ({messages.visible(self.candidate)})")
-        )
+        return messages.of_candidate(self.case_id + (f" {self.tensor}" if self.tensor else ""), self.candidate)
 
 
 def findings(results: Results) -> list[Finding]:
@@ -120,15 +115,10 @@ def _worst_pair(result: TensorResult) -> Pair | None:
 
 def _who_of_sides(result: TensorResult) -> str:
     bad = [s for s in result.sides if s.verdict is Verdict.FAIL]
-    off = [_by(s.label, result.candidate) for s in bad if not s.off_contract]
+    off = [messages.of_candidate(s.label, result.candidate) for s in bad if not s.off_contract]
     said = [f"{', '.join(off)} {'is' if len(off) == 1 else 'are'} off"] if off else []
-    said += [messages.kept_contract(s, _by(s.label, result.candidate)) for s in bad if s.off_contract]
+    said += [messages.kept_contract(s, messages.of_candidate(s.label, result.candidate)) for s in bad if s.off_contract]
     return "; ".join(said)
-
-
-def _by(label: str, candidate: str) -> str:
-    """Who made a result: a dump's label, and the candidate where it is not the framework's own choice."""
-    return messages.visible(label) + ("" if candidate in ("", "default") else f" ({messages.visible(candidate)})")
 
 
 def _of_skipped(item: NotCompared) -> Finding:
@@ -266,7 +256,7 @@ def pair_summaries(tensors: Iterable[TensorResult]) -> dict[tuple[str, str], Pai
 
 def side_summaries(tensors: Iterable[TensorResult]) -> dict[str, Counter[Verdict]]:
     """Verdicts of every dump against the reference, by label and, where one holds several, candidate."""
-    return _side_verdicts(tensors, lambda side, result: _by(side.label, result.candidate))
+    return _side_verdicts(tensors, lambda side, result: messages.of_candidate(side.label, result.candidate))
 
 
 def dump_summaries(tensors: Iterable[TensorResult]) -> dict[str, Counter[Verdict]]:

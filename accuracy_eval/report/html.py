@@ -25,7 +25,7 @@ from accuracy_eval.ops.spec import rows_and_columns
 from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict, to_json
 from accuracy_eval.report import findings as first
 from accuracy_eval.report.platforms import numerics_facts, platform_facts
-from accuracy_eval.report.rows import Row, metric_names, reproduce_element, shape_text, share_of_limit, tensor_rows
+from accuracy_eval.report.rows import Row, by_maker, metric_names, reproduce_element, shape_text, share_of_limit, tensor_rows
 from accuracy_eval.report.xlsx import SUMMARY, volumes
 
 NAME = "report.html"
@@ -106,8 +106,9 @@ def write(results: Results, folder: Path) -> list[Path]:
         workbooks=[(p.file, p.title, p.verdict, first.counts_sentence(p.counts)) for p in parts],
         summary=f"{SUMMARY}.xlsx" if _beside(folder, f"{SUMMARY}.xlsx") else "",
         details=_packed(json.dumps(_detail(results, line), separators=(",", ":"), allow_nan=False) for line in lines),
-        points=_json({"labels": labels, "points": list(_points(results, lines))}),
+        points=_json(_points(results, lines)),
         visible=messages.visible,
+        of_candidate=messages.of_candidate,
         breakable=_breakable,
     )
     path.write_text(page, "utf-8", errors="backslashreplace", newline="\n")
@@ -240,22 +241,26 @@ def _series(item: TensorResult) -> str:
                      case.lane, case.direction, str(case.seed), item.candidate, item.tensor])  # fmt: skip
 
 
-def _points(results: Results, lines: Sequence[Line]) -> Iterator[list[Any]]:
-    """[line, dump, k or null, share of limit, relative error, group of the strip plot, series] of every side that has a limit."""
-    index = {d.label: i for i, d in enumerate(results.dumps)}
+def _points(results: Results, lines: Sequence[Line]) -> dict[str, list[Any]]:
+    """Of every side that has a limit: [line, maker, k or null, share of limit, relative error, group of the strip plot, series].
+
+    labels  the makers: a dump, or one of its candidates; dumps in their order, what the framework chose first
+    """
+    drawn = [(i, row, share) for i, line in enumerate(lines) for row in line.rows if (share := _drawn_share(row)) is not None]
+    makers = list(by_maker((row for _, row, _ in drawn), [d.label for d in results.dumps]))
     series: dict[str, int] = {}
-    for i, line in enumerate(lines):
-        item = line.item
-        if isinstance(item, NotCompared):
-            continue
-        for row in line.rows:
-            share = share_of_limit(row.gate)
-            if not isinstance(row.subject, Side) or share is None:
-                continue
-            name = _series(item)
-            number = series.setdefault(name, len(series)) if name else None
-            group = f"{item.case.op} {item.case.format}"
-            yield [i, index.get(row.actual, 0), item.case.dims.get("k"), share, to_json(row.flat.get("rel_fro")), group, number]
+    points = []
+    for i, row, share in drawn:
+        assert row.result is not None
+        case, name = row.result.case, _series(row.result)
+        number = series.setdefault(name, len(series)) if name else None
+        error = to_json(row.flat.get("rel_fro"))
+        points.append([i, makers.index(row.maker), case.dims.get("k"), share, error, f"{case.op} {case.format}", number])
+    return {"labels": makers, "points": points}
+
+
+def _drawn_share(row: Row) -> float | None:
+    return share_of_limit(row.gate) if isinstance(row.subject, Side) else None
 
 
 def _matrix(results: Results) -> list[tuple[str, list[tuple[Verdict | None, str]]]]:

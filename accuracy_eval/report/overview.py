@@ -133,8 +133,7 @@ def case_title(f: Finding, *, whole: bool, seed: bool = False) -> str:
     case = f.row.case
     lead = [case.op, shape_text(case)] if case and whole else []
     head = " ".join([*lead, *case_words(case, seed=seed)]) if case else f.case_id
-    candidate = "" if f.candidate in ("", "default") else f" ({f.candidate})"
-    return messages.visible(f"{head}{', ' + f.tensor if f.tensor else ''}{candidate}")
+    return messages.of_candidate(f"{head}{', ' + f.tensor if f.tensor else ''}", f.candidate)
 
 
 def _dumps(page: Page, results: Results, part: Volume) -> None:

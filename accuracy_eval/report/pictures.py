@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from accuracy_eval import messages
 from accuracy_eval.records import NotCompared, Results, Side, Sketch, TensorResult, Verdict
 from accuracy_eval.report import drawings
-from accuracy_eval.report.rows import Row, case_words, findings_first, share_of_limit, tensor_rows
+from accuracy_eval.report.rows import Row, by_maker, case_words, findings_first, share_of_limit, tensor_rows
 from accuracy_eval.report.workbook import NOTE, PLAIN, WRAP, Book, Cell, Page, Style, TableColumn
 
 MAX_DRAWN = 16  # tensors of a workbook that get pictures: findings first
 MAX_GATED = 60  # cases of a chart of values against their gate
-MAX_DUMPS = 6  # series of a chart
+MAX_SERIES = 6  # of a chart
 NARROW = 2.6  # characters of the columns of sheet Pictures: cells of a map are about square
 PIXELS, FIRST_PIXELS = 23, 103  # across such a column, and across the one before them
 CHART = 24  # such columns across a chart
@@ -78,10 +78,11 @@ def picture_sheets(book: Book, tensors: Sequence[TensorResult]) -> None:
 
 
 def subject_title(row: Row) -> str:
-    """A row within its workbook: what distinguishes the case, the tensor, actual and expected."""
+    """A row within its workbook: what distinguishes the case, the tensor, the candidate, actual and expected."""
     words = [row.case.op, *case_words(row.case, seed=row.case.seed != 0)] if row.case else [row.holder.case_id]
     tensor = row.result.tensor if row.result else ""
-    return messages.visible(f"{' '.join(words)}, {tensor}: {row.actual} against {row.expected}")
+    subject = messages.of_candidate(f"{' '.join(words)}, {tensor}", row.holder.candidate)
+    return messages.visible(f"{subject}: {row.actual} against {row.expected}")
 
 
 def _histogram_sheet(book: Book, rows: Sequence[tuple[Row, Sketch]]) -> list[float]:
@@ -195,7 +196,7 @@ _K_CHARTS = (
 def chart_sheets(book: Book, results: Results) -> None:
     """Sheets Charts and Chart data: errors against k and against their limits; none where no case has both."""
     sides = [row for row in findings_first(results) if isinstance(row.subject, Side)]
-    by_k = _by_k(sides, [d.label for d in results.dumps][:MAX_DUMPS])
+    by_k = _by_k(sides, [d.label for d in results.dumps])
     gated = _gated(sides)
     if not by_k and not gated:
         return
@@ -206,11 +207,11 @@ def chart_sheets(book: Book, results: Results) -> None:
         _k_sheet(book, by_k)
         for title, unit, number_format, value in _K_CHARTS:
             series, at = [], 3
-            for label, points in by_k.items():
+            for name, points in by_k.items():
                 x, y = (book.cells("Error by k", at, at + len(points) - 1, c, c) for c in (2, value))
-                series.append((messages.visible(label), x, y))
+                series.append((name, x, y))
                 at += len(points)
-            page.picture(drawings.scatter_chart(title, unit, number_format, series), 3, column)
+            page.picture(drawings.scatter_chart(title, unit, number_format, series[:MAX_SERIES]), 3, column)
             column += 8
     if gated:
         count = len(gated)
@@ -222,10 +223,9 @@ def chart_sheets(book: Book, results: Results) -> None:
 
 
 def _by_k(sides: Sequence[Row], labels: Sequence[str]) -> dict[str, list[Row]]:
-    """Sides with a k, a share of their limit and an error, by dump, in order of k. Empty where all have one k."""
-    found = {label: [r for r in sides if r.actual == label and _k(r) and share_of_limit(r.gate) and _error(r)] for label in labels}
-    found = {label: sorted(rows, key=_k) for label, rows in found.items() if rows}
-    return found if len({_k(r) for rows in found.values() for r in rows}) > 1 else {}
+    """Sides with a k, a share of their limit and an error, by dump and candidate, in order of k. Empty where all have one k."""
+    drawn = sorted((r for r in sides if _k(r) and share_of_limit(r.gate) and _error(r)), key=_k)
+    return by_maker(drawn, labels) if len({_k(r) for r in drawn}) > 1 else {}
 
 
 def _k(row: Row) -> int:
@@ -241,9 +241,11 @@ def _k_sheet(book: Book, by_k: dict[str, list[Row]]) -> None:
     columns = [TableColumn("dump"), TableColumn("k", Style("0")), TableColumn("what", PLAIN, 60), TableColumn("share of its limit", _SHARE)]
     columns += [TableColumn("relative error", _SHARE), TableColumn("case", PLAIN, 58)]
     data = [
-        [label, _k(r), subject_title(r), share_of_limit(r.gate), _error(r), r.holder.case_id] for label, rows in by_k.items() for r in rows
+        [name, _k(r), subject_title(r), share_of_limit(r.gate), _error(r), r.holder.case_id] for name, rows in by_k.items() for r in rows
     ]
-    book.table("Error by k", columns, data, note="Every side with an error and a limit, by dump and number of products per element.")
+    book.table(
+        "Error by k", columns, data, note="Every side with an error and a limit, by dump, candidate and number of products per element."
+    )
 
 
 def _gated(sides: Sequence[Row]) -> list[tuple[Row, float, float]]:
@@ -260,5 +262,5 @@ def _gated(sides: Sequence[Row]) -> list[tuple[Row, float, float]]:
 def _gate_sheet(book: Book, gated: Sequence[tuple[Row, float, float]]) -> None:
     columns = [TableColumn("rank", Style("0")), TableColumn("case", PLAIN, 60), TableColumn("dump", WRAP, 20)]
     columns += [TableColumn("SNR / dB", Style("0.00"), 12), TableColumn("limit / dB", Style("0.00"), 12)]
-    data = [[rank, row.holder.case_id, row.actual, value, limit] for rank, (row, value, limit) in enumerate(gated, 1)]
+    data = [[rank, row.holder.case_id, row.maker, value, limit] for rank, (row, value, limit) in enumerate(gated, 1)]
     book.table("SNR by gate", columns, data, note="Signal to noise of every side that a gate limits, the nearest to its limit first.")

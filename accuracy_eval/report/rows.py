@@ -63,6 +63,11 @@ class Row:
         return self.subject.a if isinstance(self.subject, Pair) else self.subject.label
 
     @property
+    def maker(self) -> str:
+        """Who made the actual result: the dump, and the candidate where it is not the framework's own choice."""
+        return messages.of_candidate(self.actual, self.holder.candidate)
+
+    @property
     def expected(self) -> str:
         if isinstance(self.subject, Pair):
             return self.subject.b
@@ -146,6 +151,19 @@ def case_words(case: Case, *, seed: bool = False) -> list[str]:
     options = [f"{k}={messages.number(v)}" for k, v in case.options]
     direction = "" if case.direction == "fwd" else case.direction
     return [w for w in (formats, case.layout, case.recipe, *options, inputs, direction, f"s{case.seed}" if seed else "") if w]
+
+
+def by_maker(rows: Iterable[Row], labels: Sequence[str]) -> dict[str, list[Row]]:
+    """Rows by who made them: dumps in the order of `labels`, of each the framework's own choice first."""
+    place = {label: i for i, label in enumerate(labels)}
+
+    def order(row: Row) -> tuple[int, bool, str]:
+        return place.get(row.actual, len(place)), row.holder.candidate not in messages.USUAL_CANDIDATES, row.maker
+
+    found: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=order):
+        found.setdefault(row.maker, []).append(row)
+    return found
 
 
 def all_rows(results: Results) -> Iterator[Row]:
@@ -318,7 +336,7 @@ def reproduce_element(results: Results, row: Row, index: Sequence[int]) -> str:
         return ""
     place = ",".join(map(str, index))
     words = ["accuracy-eval inspect", shlex.quote(messages.visible(file)), "--case", shlex.quote(messages.visible(row.holder.case_id))]
-    if row.result.candidate not in ("", "default"):
+    if row.result.candidate not in messages.USUAL_CANDIDATES:
         words += ["--candidate", shlex.quote(messages.visible(row.result.candidate))]
     words += ["--element", place, "--tensor", shlex.quote(messages.visible(row.result.tensor))]
     return " ".join(words)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from accuracy_eval.messages import REFERENCE, visible
+from accuracy_eval.messages import REFERENCE, of_candidate, visible
 from accuracy_eval.records import Pair, ScaleFacts, Side, TensorResult
 from accuracy_eval.report.workbook import MARK, PLAIN, Book, Cell, Style, TableColumn
 
@@ -61,11 +61,10 @@ def scale_agreements(tensors: Iterable[TensorResult]) -> list[ScaleAgreement]:
 
 
 def _subjects(t: TensorResult) -> Iterator[tuple[str, str, Side | Pair]]:
-    candidate = "" if t.candidate in ("", "default") else f" ({t.candidate})"
     for side in t.sides:
-        yield f"{side.label}{candidate}", REFERENCE, side
+        yield of_candidate(side.label, t.candidate), REFERENCE, side
     for pair in t.pairs:
-        yield f"{pair.a}{candidate}", f"{pair.b}{candidate}", pair
+        yield of_candidate(pair.a, t.candidate), of_candidate(pair.b, t.candidate), pair
 
 
 def _agreement(recipe: str, actual: str, expected: str, of: Sequence[tuple[Side | Pair, ScaleFacts]]) -> ScaleAgreement:

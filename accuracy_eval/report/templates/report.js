@@ -154,7 +154,8 @@
     return figure(svg, `largest error by input, ${sketch.title}: nearest its limit for inputs [${short(worst[0])}, ${short(worst[1])}): ${short(worst[2])} of ${short(worst[3])} ulp`);
   };
 
-  const legend = (labels) => h("span", {}, labels.map((label, i) => h("span", { style: "margin-right:1em;white-space:nowrap" }, [h("span", { class: "key", style: `background:${colour(i)}` }), label])));
+  /** Names and colours of those who made the points drawn. */
+  const legend = (labels, points) => h("span", {}, labels.map((label, i) => (points.some((p) => p[1] === i) || undefined) && h("span", { style: "margin-right:1em;white-space:nowrap" }, [h("span", { class: "key", style: `background:${colour(i)}` }), label])));
 
   /** Points [x, y, dump, line, note] on logarithmic axes; y = 1 is the limit where `limit` is set. */
   const scatter = (points, labels, options) => {
@@ -279,7 +280,7 @@
     const series = own ? data.points.filter((p) => p[6] === own[6] && p[3] > 0) : [];
     if (new Set(series.map((p) => p[2])).size > 1) {
       const points = series.map((p) => [p[2], p[3], p[1], p[0], `${data.labels[p[1]]}, k = ${p[2]}: ${short(p[3])} of its limit`]);
-      pictures.push(h("figure", {}, [scatter(points, data.labels, { limit: true, join: true, width: 420, label: "Error against k of this case" }), h("figcaption", {}, ["share of its limit against k, this case with other k. ", legend(data.labels)])]));
+      pictures.push(h("figure", {}, [scatter(points, data.labels, { limit: true, join: true, width: 420, label: "Error against k of this case" }), h("figcaption", {}, ["share of its limit against k, this case with other k. ", legend(data.labels, series)])]));
     }
     if (pictures.length) parts.push(h("div", { class: "figures" }, pictures));
     if (d.gates && d.gates.length) parts.push(h("h4", {}, "Gates"), tableOf("Gates", ["what", "gate", "metric", "value", "", "limit", "", "limit from"], d.gates, 99));
@@ -359,11 +360,11 @@
     const shown = (p) => Math.min(p[3], CEILING);
     const beyond = some.some((p) => p[3] > CEILING) ? ` What is beyond ${short(CEILING)} × its limit is drawn there.` : "";
     const said = some.length < positive.length ? ` ${some.length} of ${positive.length} points are drawn, all near or beyond the limit among them.` : "";
-    node.append(h("figure", {}, [strips(some.map((p) => [p[5], shown(p), p[1], p[0], note(p)]), data.labels), h("figcaption", {}, ["largest error of each tensor as a share of its limit; a click opens the case. ", legend(data.labels), said, beyond])]));
+    node.append(h("figure", {}, [strips(some.map((p) => [p[5], shown(p), p[1], p[0], note(p)]), data.labels), h("figcaption", {}, ["largest error of each tensor as a share of its limit; a click opens the case. ", legend(data.labels, some), said, beyond])]));
     const withK = some.filter((p) => p[2] > 0 && number(p[4]) > 0 && Number.isFinite(number(p[4])));
     if (new Set(withK.map((p) => p[2])).size > 1) {
-      node.append(h("figure", {}, [scatter(withK.map((p) => [p[2], number(p[4]), p[1], p[0], note(p)]), data.labels, { label: "Relative error against k" }), h("figcaption", {}, ["relative error (norm) against the number of products per element. ", legend(data.labels)])]));
-      node.append(h("figure", {}, [scatter(withK.map((p) => [p[2], shown(p), p[1], p[0], note(p)]), data.labels, { limit: true, label: "Share of the limit against k" }), h("figcaption", {}, ["largest error as a share of its limit, against k; dashed: limit. ", legend(data.labels), beyond])]));
+      node.append(h("figure", {}, [scatter(withK.map((p) => [p[2], number(p[4]), p[1], p[0], note(p)]), data.labels, { label: "Relative error against k" }), h("figcaption", {}, ["relative error (norm) against the number of products per element. ", legend(data.labels, withK)])]));
+      node.append(h("figure", {}, [scatter(withK.map((p) => [p[2], shown(p), p[1], p[0], note(p)]), data.labels, { limit: true, label: "Share of the limit against k" }), h("figcaption", {}, ["largest error as a share of its limit, against k; dashed: limit. ", legend(data.labels, withK), beyond])]));
     }
   };
   const watcher = new IntersectionObserver((entries) => {
