@@ -16,6 +16,7 @@ from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.records import Verdict
 from accuracy_eval.store import Dump
+from accuracy_eval.transfer import Options, transfer
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +51,40 @@ def test_what_was_moved_is_printed_with_its_digest(
         assert capsys.readouterr().out == f"{server.label}:{tmp_path}/far/a: {action}, 5 bytes  sha256 {digest}\n"
     (tmp_path / "far" / "b.part").write_bytes(b"hel")
     assert run(["transfer", str(tmp_path / "a"), f"lab:{tmp_path}/far/b", "--dry-run", *ssh]) == 0
-    assert capsys.readouterr().out == f"{server.label}:{tmp_path}/far/b: resumed, 5 bytes, continued at 3\n"
+    assert capsys.readouterr().out == f"{server.label}:{tmp_path}/far/b: would be resumed, 5 bytes, continued at 3\n"
     assert run(["transfer", str(tmp_path / "a"), f"lab:{tmp_path}/far/c", "-q", "--no-resume", *ssh]) == 0
     captured = capsys.readouterr()
     assert captured.out + captured.err == ""
+
+
+def test_a_file_that_is_replaced_is_said_to_be(ssh: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    near, far = tmp_path / "a", tmp_path / "far" / "a"
+    for source, destination, place in ((near, f"lab:{far}", far), (f"lab:{far}", near, near)):
+        near.write_bytes(b"hello")
+        far.parent.mkdir(exist_ok=True)
+        far.write_bytes(b"something else")
+        assert run(["transfer", str(source), str(destination), "--dry-run", *ssh]) == 0
+        assert ": would be sent, " in (said := capsys.readouterr().out)
+        assert ", in place of another file of this name" in said
+        assert (near.read_bytes(), far.read_bytes()) == (b"hello", b"something else")
+        assert run(["transfer", str(source), str(destination), *ssh]) == 0
+        assert ", in place of another file of this name" in capsys.readouterr().out
+        assert near.read_bytes() == far.read_bytes() == (b"hello" if place == far else b"something else")
+
+
+def test_many_small_files_say_what_they_replace(ssh: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for i in range(40):
+        (folder / f"{i}.h5").write_bytes(b"%d" % i)
+    options = Options(config_file=Path(ssh[1]))
+    there = f"lab:{tmp_path}/far/"
+    assert not any(r.replaced for r in transfer([str(folder)], there, options=options))
+    (folder / "3.h5").write_bytes(b"changed")
+    assert [r.source.rpartition("/")[2] for r in transfer([str(folder)], there, options=options) if r.replaced] == ["3.h5"]
+    (folder / "5.h5").write_bytes(b"changed here")
+    again = transfer([f"lab:{tmp_path}/far/many/"], str(folder), options=options)
+    assert [r.source.rpartition("/")[2] for r in again if r.replaced] == ["5.h5"]
 
 
 def test_verbose_says_what_was_chosen(server: Server, ssh: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +100,7 @@ def test_a_failure_is_one_message_and_exit_code_2(ssh: list[str], tmp_path: Path
 
 def test_only_chosen_cases_are_sent(ssh: list[str], dumps: Path, tmp_path: Path) -> None:
     assert run(["transfer", str(dumps / "a.h5"), f"lab:{tmp_path}/far/", "--include", "*.bfloat16.*", "-q", *ssh]) == 0
-    whole, part = Dump.open(dumps / "a.h5"), Dump.open(tmp_path / "far" / "a.h5")
+    whole, part = Dump.open(dumps / "a.h5"), Dump.open(tmp_path / "far" / "a.cases.h5")
     assert [r.id for r in part.records] == [r.id for r in whole.records if ".bfloat16." in r.id]
     assert part.verify_all() > 0
     assert part.info["notes"] == [f"{len(part.records)} of {len(whole.records)} results of the suite"]
@@ -87,7 +118,7 @@ def test_a_part_of_a_dump_on_another_host_is_refused(ssh: list[str], capsys: pyt
 
 def test_digests_alone_tell_what_is_bit_identical(ssh: list[str], dumps: Path, tmp_path: Path) -> None:
     assert run(["transfer", str(dumps / "b.h5"), str(dumps / "c.h5"), f"lab:{tmp_path}/far/", "--digests", "-q", *ssh]) == 0
-    b, c = tmp_path / "far" / "b.h5", tmp_path / "far" / "c.h5"
+    b, c = tmp_path / "far" / "b.digests.h5", tmp_path / "far" / "c.digests.h5"
     assert Dump.open(b).content_digest == Dump.open(dumps / "b.h5").content_digest
     assert all(not t.path for r in Dump.open(b).records for t in r.tensors)
     whole = compare_dumps(dumps / "a.h5", dumps / "b.h5", labels=["a", "b"])
@@ -98,7 +129,7 @@ def test_digests_alone_tell_what_is_bit_identical(ssh: list[str], dumps: Path, t
 
     other = compare_dumps(dumps / "a.h5", c, labels=["a", "c"])
     assert {n.verdict for n in other.not_compared} == {Verdict.INCONCLUSIVE}
-    assert {n.reason for n in other.not_compared} == {"c.h5 holds digests alone: other bytes than a; not judged without the codes"}
+    assert {n.reason for n in other.not_compared} == {"c.digests.h5 holds digests alone: other bytes than a; not judged without the codes"}
     assert other.exit_code == 2
 
     alone = compare_dumps(b, b, labels=["one", "two"])

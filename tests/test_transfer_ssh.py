@@ -55,9 +55,9 @@ def test_a_file_goes_there_and_comes_back(any_server: Server, tmp_path: Path, si
     (put,) = transfer([str(source)], any_server.at(tmp_path / "far" / "b.h5"), options=any_server.options())
     assert (tmp_path / "far" / "b.h5").read_bytes() == _data(size)
     place = f"{any_server.user}@127.0.0.1:{any_server.port}:{tmp_path}/far/b.h5"
-    assert dataclasses.astuple(put) == (str(source), place, size, sha256, Action.SENT, 0, method)
+    assert dataclasses.astuple(put) == (str(source), place, size, sha256, Action.SENT, 0, method, False)
     (got,) = transfer([any_server.at(tmp_path / "far" / "b.h5")], str(tmp_path / "back" / "c.h5"), options=any_server.options())
-    assert dataclasses.astuple(got) == (place, str(tmp_path / "back" / "c.h5"), size, sha256, Action.SENT, 0, method)
+    assert dataclasses.astuple(got) == (place, str(tmp_path / "back" / "c.h5"), size, sha256, Action.SENT, 0, method, False)
     assert _tree(tmp_path / "back") == {"c.h5": _data(size)}
     assert _tree(tmp_path / "far") == {"b.h5": _data(size)}
 
@@ -318,6 +318,8 @@ def test_an_unknown_host_is_refused_before_anything_is_sent(server: Server, tmp_
 def test_a_new_host_can_be_accepted_and_is_then_known(server: Server, tmp_path: Path) -> None:
     known = tmp_path / "ssh" / "known_hosts"
     source, to = str(_file(tmp_path / "a", 10)), server.at(tmp_path / "far" / "a")
+    transfer([source], to, options=server.options(known_hosts=(known,), accept_new=True, dry_run=True))
+    assert not known.exists()
     transfer([source], to, options=server.options(known_hosts=(known,), accept_new=True))
     assert known.read_text() == f"[127.0.0.1]:{server.port} {' '.join(server.host_key.read_text().split()[:2])}\n"
     assert known.stat().st_mode & 0o777 == 0o600

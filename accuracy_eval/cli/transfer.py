@@ -75,9 +75,17 @@ def options_of(chosen: dict[str, Any]) -> Options:
 @click.argument("destination")
 @connection_options
 @click.option(
-    "--include", "include", multiple=True, metavar="PATTERN", help="Of dumps here: only cases whose id matches, such as 'gemm.*'."
+    "--include",
+    "include",
+    multiple=True,
+    metavar="PATTERN",
+    help="Of dumps here: only cases whose id matches, such as 'gemm.*', as NAME.cases.h5.",
 )
-@click.option("--digests", is_flag=True, help="Of dumps here: digests alone, no codes; compare says which results are bit-identical.")
+@click.option(
+    "--digests",
+    is_flag=True,
+    help="Of dumps here: digests alone, no codes, as NAME.digests.h5; compare says which results are bit-identical.",
+)
 @click.option("--no-resume", is_flag=True, help="Start over instead of continuing a partial file.")
 @click.option("--dry-run", is_flag=True, help="Connect and look; write nothing.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
@@ -105,13 +113,13 @@ def transfer_command(
         moved = transfer(chosen, destination, options=options, progress=lambda done, total: update(done, total, ""))
     if not quiet:
         for m in moved:
-            click.echo(_line(m))
+            click.echo(_line(m, dry_run))
     return 0
 
 
 @contextmanager
 def _extracted(sources: tuple[str, ...], include: tuple[str, ...], digests: bool) -> Iterator[list[str]]:
-    """The sources, or smaller dumps of the same names in their place."""
+    """The sources, or smaller dumps in their place, named so that none takes the name of the whole: NAME.cases.h5, NAME.digests.h5."""
     if not include and not digests:
         yield list(sources)
         return
@@ -130,7 +138,8 @@ def _extracted(sources: tuple[str, ...], include: tuple[str, ...], digests: bool
                 raise UsageError(
                     f"{source}: --include and --digests choose from dumps here; run the transfer on the host that has the dump"
                 )
-            path = Path(folder) / str(number) / Path(source).resolve().name.removesuffix(".parts")
+            name = Path(source).resolve().name.removesuffix(".parts").removesuffix(".h5")
+            path = Path(folder) / str(number) / f"{name}{'.cases' if include else ''}{'.digests' if digests else ''}.h5"
             made.append(str(extract(source, path, keep=keep, codes=not digests)))
         yield made
 
@@ -145,7 +154,9 @@ def _ask(prompt: str) -> str | None:
     return answer
 
 
-def _line(m: FileResult) -> str:
+def _line(m: FileResult, dry_run: bool) -> str:
+    done = f"would be {m.action}" if dry_run and m.method else str(m.action)
     resumed = f", continued at {m.resumed_from}" if m.resumed_from else ""
+    replaced = ", in place of another file of this name" if m.replaced else ""
     digest = f"  sha256 {m.sha256}" if m.sha256 else ""
-    return f"{m.destination}: {m.action}, {m.size_bytes} bytes{resumed}{digest}"
+    return f"{m.destination}: {done}, {m.size_bytes} bytes{resumed}{replaced}{digest}"

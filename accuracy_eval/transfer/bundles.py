@@ -44,10 +44,12 @@ def put_many(remote: Remote, shell: Shell, folder: str, files: Sequence[Small]) 
         new = [f.name for f in files if there.get(f.name) != digests[f.name]]
         if new:
             _place(remote, shell, folder, {n: contents[n] for n in new}, digests)
-    return [
-        _result(str(f.here), f"{remote.label}:{posixpath.join(folder, f.name)}", contents[f.name], digests[f.name], f.name in new)
-        for f in files
-    ]
+
+    def result(f: Small) -> FileResult:
+        place = f"{remote.label}:{posixpath.join(folder, f.name)}"
+        return _result(str(f.here), place, contents[f.name], digests[f.name], f.name in new, f.name in there)
+
+    return [result(f) for f in files]
 
 
 def _place(remote: Remote, shell: Shell, folder: str, contents: dict[str, bytes], digests: dict[str, str]) -> None:
@@ -80,8 +82,8 @@ def get_many(remote: Remote, shell: Shell, folder: str, files: Sequence[Small]) 
     with failures_named(remote.label, folder):
         theirs = _digests(shell, folder, [f.name for f in files])
         here = {f.name: f.here for f in files}
-        contents = {n: path.read_bytes() for n, path in here.items() if path.is_file()}
-        contents = {n: data for n, data in contents.items() if _sha256(data) == theirs.get(n)}
+        present = {n: path.read_bytes() for n, path in here.items() if path.is_file()}
+        contents = {n: data for n, data in present.items() if _sha256(data) == theirs.get(n)}
         new = [n for n in here if n not in contents]
         if new:
             out = shell.run_in(folder, "tar -cf - --no-recursion --null -T -", _words(new))
@@ -93,7 +95,12 @@ def get_many(remote: Remote, shell: Shell, folder: str, files: Sequence[Small]) 
                 raise TransferError(f"{place}: is gone; it was there when the folder was listed")
             _verify(place, _sha256(data), theirs.get(name, "missing"))
             _write(here[name], data)
-    return [_result(f"{remote.label}:{posixpath.join(folder, n)}", str(p), contents[n], theirs[n], n in new) for n, p in here.items()]
+
+    def result(name: str, path: Path) -> FileResult:
+        place = f"{remote.label}:{posixpath.join(folder, name)}"
+        return _result(place, str(path), contents[name], theirs[name], name in new, name in present)
+
+    return [result(name, path) for name, path in here.items()]
 
 
 def _digests(shell: Shell, folder: str, names: Sequence[str]) -> dict[str, str]:
@@ -164,5 +171,6 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data, usedforsecurity=False).hexdigest()
 
 
-def _result(source: str, destination: str, data: bytes, digest: str, sent: bool) -> FileResult:
-    return FileResult(source, destination, len(data), digest, Action.SENT if sent else Action.SKIPPED, 0, METHOD if sent else "")
+def _result(source: str, destination: str, data: bytes, digest: str, sent: bool, existed: bool) -> FileResult:
+    action, method = (Action.SENT, METHOD) if sent else (Action.SKIPPED, "")
+    return FileResult(source, destination, len(data), digest, action, 0, method, sent and existed)

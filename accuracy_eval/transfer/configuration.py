@@ -37,6 +37,7 @@ class Target:
     known_hosts: tuple[Path, ...]
     global_known_hosts: tuple[Path, ...]
     accept_new: bool
+    remembers: bool
     jumps: tuple[Location, ...] = ()
     proxy_command: str = ""
     connect_timeout_s: float = 30.0
@@ -75,6 +76,7 @@ def resolve(location: Location, options: Options) -> Target:
         global_known_hosts=() if options.known_hosts else paths("globalknownhostsfile", ("/etc/ssh/ssh_known_hosts",)),
         # "no" would take a changed key as well; that is never done here
         accept_new=options.accept_new or strict in ("accept-new", "no", "off"),
+        remembers=not options.dry_run,
         jumps=_jumps(str(found.get("proxyjump") or "")),
         proxy_command="" if str(found.get("proxycommand") or "").lower() == "none" else str(found.get("proxycommand") or ""),
         connect_timeout_s=float(found.get("connecttimeout") or options.timeout_s),

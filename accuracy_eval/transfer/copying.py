@@ -33,13 +33,14 @@ def put(remote: Remote, source: Path, target: str, options: Options, pace: Pace,
     with failures_named(remote.label, target), source.open("rb") as file, _overtaking_named(remote, part, target):
         before = os.fstat(file.fileno())
         size = before.st_size
-        if (found := _already_there(remote, file, size, target)) is not None:
+        other, found = _already_there(remote, file, size, target)
+        if found:
             meter(size)
             return FileResult(str(source), place, size, found, Action.SKIPPED)
         digest, offset, leftover = _resume_put(remote, file, part, size, options)
         action = Action.RESUMED if offset else Action.SENT
         if options.dry_run:
-            return FileResult(str(source), place, size, "", action, offset, remote.stream(size).method)
+            return FileResult(str(source), place, size, "", action, offset, remote.stream(size).method, other)
         remote.make_folders(posixpath.dirname(target))
         remote.check_room(posixpath.dirname(target), size - offset)
         if leftover and not offset:
@@ -60,7 +61,7 @@ def put(remote: Remote, source: Path, target: str, options: Options, pace: Pace,
             raise TransferError(f"{source}: changed while it was being sent to {place}; send it again once it is complete")
         _verify(place, wanted, f"{remote.label}:{part}", theirs or remote.digest(part, size), lambda: remote.names.remove(part))
         remote.names.replace(part, target)
-    return FileResult(str(source), place, size, wanted, action, offset, remote.stream(size).method)
+    return FileResult(str(source), place, size, wanted, action, offset, remote.stream(size).method, other)
 
 
 def _counter(span: Span, pace: Pace, meter: Meter) -> Moved:
@@ -76,16 +77,16 @@ def _counter(span: Span, pace: Pace, meter: Meter) -> Moved:
     return moved
 
 
-def _already_there(remote: Remote, file: Any, size: int, target: str) -> str | None:
-    """The file's digest if `target` holds the same bytes."""
+def _already_there(remote: Remote, file: Any, size: int, target: str) -> tuple[bool, str]:
+    """Whether `target` is a file of other bytes, and the digest of both if it holds the same."""
     there = remote.names.stat(target)
     if there.kind in ("folder", "other"):
         raise TransferError(f"{remote.label}:{target}: is a {there.kind}, not a file; name another destination")
     if there.kind == "file" and there.size == size:
         mine: str = digest_of(file.fileno(), size).hexdigest()
         if remote.digest(target, size) == mine:
-            return mine
-    return None
+            return False, mine
+    return there.kind == "file", ""
 
 
 def _resume_put(remote: Remote, file: Any, part: str, size: int, options: Options) -> tuple[Any, int, bool]:
@@ -157,9 +158,11 @@ def get(remote: Remote, source: str, size: int, target: Path, options: Options, 
                 if digest_of(file.fileno(), size).hexdigest() == theirs:
                     meter(size)
                     return FileResult(place, str(target), size, theirs, Action.SKIPPED)
+        other = target.is_file()
         if options.dry_run:
             _, offset = _resume_get(remote, source, part, size, options)
-            return FileResult(place, str(target), size, "", Action.RESUMED if offset else Action.SENT, offset, remote.stream(size).method)
+            action = Action.RESUMED if offset else Action.SENT
+            return FileResult(place, str(target), size, "", action, offset, remote.stream(size).method, other)
         target.parent.mkdir(parents=True, exist_ok=True)
         with _only_writer(part) as file, ThreadPoolExecutor(1) as threads:
             digest, offset = _resume_get(remote, source, part, size, options)
@@ -183,7 +186,7 @@ def get(remote: Remote, source: str, size: int, target: Path, options: Options, 
             os.replace(part, target)
         _sync_folder(target.parent)
     action = Action.RESUMED if offset else Action.SENT
-    return FileResult(place, str(target), size, sha256, action, offset, remote.stream(size).method)
+    return FileResult(place, str(target), size, sha256, action, offset, remote.stream(size).method, other)
 
 
 def _both(first: Meter, second: Meter) -> Meter:

@@ -81,7 +81,7 @@ def matches(patterns: str, host: str) -> bool:
 
 
 def check(target: Target, key: paramiko.PKey) -> None:
-    """Raise HostKeyError unless `key` is the target's known key, or is new and may be remembered (which is then done)."""
+    """Raise HostKeyError unless `key` is the target's known key, or is new and may be accepted (and is then remembered)."""
     known = load(target)
     if key.get_base64() in known.revoked:
         raise HostKeyError(
@@ -91,7 +91,8 @@ def check(target: Target, key: paramiko.PKey) -> None:
         return
     if not known.keys:
         if target.accept_new:
-            remember(target, key)
+            if target.remembers:
+                remember(target, key)
             return
         raise HostKeyError(
             f"{target.label}: host key {fingerprint(key)} of {target.known_as} is unknown; it is in none of "

@@ -99,6 +99,7 @@ class FileResult:
     resumed_from  bytes that were there already and verified
     method        how bytes travelled: "exec" (the login shell over paramiko), "openssh" (the same over the ssh program) or "sftp"; "" where
                   none did
+    replaced      a file of other bytes had the name, and is gone
     """
 
     source: str
@@ -108,6 +109,7 @@ class FileResult:
     action: Action
     resumed_from: int = 0
     method: str = ""
+    replaced: bool = False
 
 
 @dataclass(frozen=True)
