@@ -135,7 +135,7 @@ def test_digests_alone_tell_what_is_bit_identical(ssh: list[str], dumps: Path, t
     alone = compare_dumps(b, b, labels=["one", "two"])
     assert alone.exit_code == 2
     assert {n.reason for n in alone.not_compared if n.label == "one"} == {
-        "b.h5 holds digests alone: bit-identical to two; not judged without the codes"
+        "b.digests.h5 holds digests alone: bit-identical to two; not judged without the codes"
     }
 
 
