@@ -125,7 +125,7 @@ def make_case(
 
     spec = get_op(op)
     if input_class not in INPUT_CLASSES:
-        raise unknown("input class", input_class, INPUT_CLASSES)
+        raise unknown("input class", input_class, INPUT_CLASSES, listed="inputs")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; seeds are 0 or more")
     kept = {n: v for n, v in (options or {}).items() if n not in spec.options or spec.options[n] != v}
@@ -257,7 +257,11 @@ def _expand(table: Mapping[str, Any], where: str, *, huge: bool) -> Iterator[Cas
     options = table.get("options", {})
     choices = [[(name, v) for v in _listed(values)] for name, values in options.items()]
     for op_name in _listed(table["op"]):
-        op = get_op(op_name)
+        try:
+            op = get_op(op_name)
+        except UsageError as error:
+            error.add_note(f"in {where}")
+            raise
         for shape, layout, fmt, out, recipe, input_class, lane, direction, seed, *chosen in itertools.product(
             [s for text in _listed(table["shape"]) for s in _shapes(text, op.dims, where)],
             _listed(table.get("layout", op.layouts[0])), _listed(table.get("format", op.formats[0])), _listed(table.get("out_format", "")),

@@ -138,7 +138,7 @@ def parse_contract(name: str) -> Contract:
         return _hops(get_format(hops[1]))
     match = _PARTIALS.fullmatch(name)
     if not match:
-        raise unknown("contract", name, [*CONTRACTS, *FAMILIES])
+        raise unknown("contract", name, [*CONTRACTS, *FAMILIES], listed="contracts")
     fmt, pieces = get_format(match[1]), int(match[2] or PARTIALS)
     if fmt.kind != "float" or fmt.scale_only or pieces < 1:
         raise UsageError(f"contract {name!r}: partial sums need a float operand format and at least one piece, found {fmt.name}, {pieces}")

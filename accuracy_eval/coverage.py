@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from accuracy_eval.errors import counted
 from accuracy_eval.inputs import INPUT_CLASSES
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.ops.spec import OpSpec
@@ -133,7 +134,7 @@ def coverage_text(found: Iterable[Coverage], *, empty: bool = False) -> str:
         if not c.results and not empty:
             unreached.append(c.op)
             continue
-        lines = [f"{c.op}: {c.results} results"]
+        lines = [f"{c.op}: {counted(c.results, 'result')}"]
         for axis, cells in c.axes.items():
             parts = [", ".join(f"{x.value} {x.seen}" for x in cells if x.seen)]
             skipped = [x.value for x in cells if x.state == "skipped"]

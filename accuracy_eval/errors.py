@@ -113,7 +113,31 @@ def described(error: BaseException) -> str:
     return str(error) if isinstance(error, AccuracyEvalError) else f"{type(error).__name__}: {error}"
 
 
-def unknown(kind: str, found: object, allowed: Iterable[str]) -> UsageError:
-    """UsageError for a name outside a closed set: says what was found and every name allowed."""
-    names = ", ".join(sorted(allowed))
-    return UsageError(f"unknown {kind} {found!r}; allowed: {names}")
+MOST_ALLOWED = 16  # names of a set that `accuracy-eval list` prints; the rest is left to it
+
+
+def unknown(kind: str, found: object, allowed: Iterable[str], *, listed: str = "") -> UsageError:
+    """UsageError for a name outside a closed set: what was found, what is spelt like it, and the names allowed.
+
+    listed  the table of `accuracy-eval list` that holds the set: a long one is cut, names spelt alike first, the others in their own order
+    """
+    names = list(dict.fromkeys(allowed))
+    close = alike(found, names)
+    hint = f" (did you mean {' or '.join(close)}?)" if close else ""
+    if not listed or len(names) <= MOST_ALLOWED:
+        return UsageError(f"unknown {kind} {found!r}{hint}; allowed: {', '.join(sorted(names))}")
+    shown = ", ".join([*close, *(n for n in names if n not in close)][:MOST_ALLOWED])
+    more = f"and {len(names) - MOST_ALLOWED} more: accuracy-eval list {listed}"
+    return UsageError(f"unknown {kind} {found!r}{hint}; allowed: {shown}, {more}")
+
+
+def alike(found: object, names: Iterable[str]) -> list[str]:
+    """Up to three of the names that are spelt like what was found, the nearest first."""
+    import difflib
+
+    return difflib.get_close_matches(str(found), list(names), n=3, cutoff=0.7)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 dump`, `2 dumps`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

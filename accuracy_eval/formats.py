@@ -199,7 +199,7 @@ def get_format(name: str | Format) -> Format:
     try:
         return FORMATS[key]
     except KeyError:
-        raise unknown("format", name, [*FORMATS, *ALIASES]) from None
+        raise unknown("format", name, [*FAMILIES, *FORMATS, *ALIASES], listed="formats") from None
 
 
 def get_family(name: str) -> str:

@@ -160,7 +160,7 @@ def parse_profile(data: Mapping[str, Any], label: str) -> Profile:
             raise UsageError(f"{where}: a second gate of that name in one file would replace the first; give it another name")
         stated.add(row["name"])
         if row["metric"] != "allclose_violations" and row["metric"] not in KNOWN:
-            raise unknown(f"metric in {where}:", row["metric"], [*KNOWN, "allclose_violations"])
+            raise unknown(f"metric in {where}:", row["metric"], [*KNOWN, "allclose_violations"], listed="metrics")
         comparison = row.get("comparison", "<=")
         if comparison not in COMPARISONS:
             raise unknown(f"comparison in {where}:", comparison, COMPARISONS)

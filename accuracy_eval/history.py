@@ -189,7 +189,7 @@ class Series:
 def series(dated: Sequence[Dated], metric: str, cases: Iterable[str] = ()) -> list[Series]:
     """The metric of every side that has it at two dates or more, those that moved most first. UsageError for an unknown metric or case."""
     if metric not in KNOWN:
-        raise unknown("metric", metric, KNOWN)
+        raise unknown("metric", metric, KNOWN, listed="metrics")
     wanted = set(cases)
     points: dict[tuple[Key, str], list[tuple[int, float, Verdict]]] = {}
     for i, d in enumerate(dated):

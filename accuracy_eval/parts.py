@@ -188,7 +188,7 @@ def resolve_unit(name: str) -> str:
     head, _, tail = name.strip().removeprefix("model:").strip().partition("/")
     found = _candidates(head) | _candidates(tail)  # "MI250X/MI250" is one name
     if len(found) != 1 or not _candidates(head):
-        raise unknown("unit", name, aliases())
+        raise unknown("unit", name, [*aliases().values(), *aliases()], listed="units")
     unit = found.pop()
     return f"{unit}/{tail}" if tail and not _candidates(tail) else unit
 

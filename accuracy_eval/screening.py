@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import UsageError, counted
 from accuracy_eval.messages import wrong_product
 from accuracy_eval.records import Case, CaseRecord
 from accuracy_eval.store import Dump
@@ -157,7 +157,7 @@ def screen(
 def _names(paths: Sequence[str | Path], labels: Sequence[str]) -> list[str]:
     names = list(labels) or [Path(p).name.removesuffix(".parts").removesuffix(".h5") for p in paths]
     if len(names) != len(paths):
-        raise UsageError(f"{len(labels)} labels for {len(paths)} dumps; give one each")
+        raise UsageError(f"{counted(len(labels), 'label')} for {counted(len(paths), 'dump')}; give one each")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise UsageError(f"two dumps are called {twice[0]!r}; tell them apart with --label, one each")
@@ -251,7 +251,7 @@ MOST_LINES = 20
 def screening_text(found: Screening) -> str:
     """One line that says it, one a group of more than one dump, then who is odd and where."""
     compared = found.agreed + len({o.where for o in found.odd}) + len(found.ties)
-    lines = [f"{len(found.dumps)} dumps, {compared} outputs compared by digest: {found.agreed} agree"]
+    lines = [f"{counted(len(found.dumps), 'dump')}, {counted(compared, 'output')} compared by digest: {found.agreed} agree"]
     lines += [f"  {len(names)} × {what}: {', '.join(names)}" for what, names in found.groups]
     if found.alone:
         lines.append(f"  {found.alone} outputs are in one dump alone (under its part, libraries, flags, kernels and operands)")

@@ -58,7 +58,7 @@ def seeded(shape: tuple[int, ...], dtype: str = "float32", input_class: str = "n
     input_class  "normal", "outlier", "cancellation", … (accuracy-eval list inputs). UsageError for unknown names.
     """
     if input_class not in generator.INPUT_CLASSES:
-        raise unknown("input class", input_class, generator.INPUT_CLASSES)
+        raise unknown("input class", input_class, generator.INPUT_CLASSES, listed="inputs")
     return Seeded(tuple(int(s) for s in shape), get_format(dtype).name, input_class)
 
 

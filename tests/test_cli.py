@@ -115,6 +115,50 @@ def test_filters_that_leave_no_case_are_said_to_and_exit_with_2(dumps, capsys):
     assert "nothing was judged: no case of the dumps is among those asked for" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_dump_says_why_cases_are_unsupported_and_which_ran_nothing(tmp_path, capsys):
+    sizes = ["--shape", "16x8x32", "--format", "bfloat16", "--layout", "nt", "--layout", "tn"]
+    assert run(["dump", "--op", "gemm", *sizes, "--device", "model:MI355X", "-o", str(tmp_path / "m.h5")]) == 0
+    summary, *reasons = capsys.readouterr().out.splitlines()
+    assert ": 0 done, 2 unsupported, 0 errors on " in summary
+    assert reasons == [
+        "  unsupported 2 × the arithmetic of cdna4/mfma for bfloat16 × bfloat16 is not known (no model and no raw outputs are public); "
+        "probe the device and explain its outputs instead of modelling them"
+    ]
+    (tmp_path / "two.toml").write_text('[[cases]]\nop = "gemm"\nshape = "4x4x4"\n[[cases]]\nop = "exp"\nshape = ["4", "8"]\n')
+    assert run(["dump", str(tmp_path / "two.toml"), "--device", "cpu", "--candidate", "cublas", "-o", str(tmp_path / "c.h5")]) == 0
+    summary, *notes = capsys.readouterr().out.splitlines()
+    assert notes[-1] == "  not run: cases without any of the named candidates (2 of exp); accuracy-eval list candidates"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["dmp"], "unknown command 'dmp' (did you mean dump?); allowed: atlas, "),
+        (["dump", "smok", "-o", "x.h5"], "unknown suite 'smok' (did you mean smoke?); allowed: "),
+        (["dump", "smoke", "--op", "gem", "-o", "x.h5"], "unknown op 'gem' (did you mean gemm?); allowed: gemm, "),
+        (["dump", "smoke", "--format", "bf17", "-o", "x.h5"], "unknown format 'bf17' (did you mean bf16?); allowed: bf16, "),
+    ],
+)
+def test_a_misspelt_name_is_met_with_the_one_spelt_like_it(arguments, said, capsys):
+    assert run(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"accuracy-eval: {said}")
+
+
+def test_a_long_set_of_names_is_cut_with_where_the_rest_is_listed(capsys):
+    assert run(["dump", "smoke", "--format", "gf12", "-o", "x.h5"]) == 2
+    error = capsys.readouterr().err
+    assert ", fp8_e4m3, " in error
+    assert error.endswith(" more: accuracy-eval list formats\n")
+    assert len(error) < 300
+
+
+def test_an_unknown_op_in_a_suite_names_the_file_and_the_table(tmp_path, capsys):
+    suite = tmp_path / "mine.toml"
+    suite.write_text('[[cases]]\nop = "gemm"\nshape = "4x4x4"\n[[cases]]\nop = "gem"\nshape = "4x4x4"\n')
+    assert run(["dump", str(suite), "-o", str(tmp_path / "x.h5")]) == 2
+    assert capsys.readouterr().err.endswith(f"accuracy-eval list ops\n  in suite {suite}, cases table 2\n")
+
+
 def test_other_inputs_under_the_same_id_are_refused_with_both_digests(dumps, tmp_path, capsys):
     import shutil
 
@@ -142,9 +186,9 @@ def test_other_inputs_under_the_same_id_are_refused_with_both_digests(dumps, tmp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dump", "smok", "-o", "x.h5"], "unknown suite 'smok'; allowed: "),
+        (["dump", "smok", "-o", "x.h5"], "unknown suite 'smok' (did you mean smoke?); allowed: "),
         (["dump", "-o", "x.h5"], "name a suite (see accuracy-eval list suites), or give at least --op and --shape"),
-        (["dump", *GEMM, "--format", "bf17", "-o", "x.h5"], "unknown format 'bf17'; allowed: "),
+        (["dump", *GEMM, "--format", "bf17", "-o", "x.h5"], "unknown format 'bf17' (did you mean bf16?); allowed: "),
         (["dump", *GEMM, "--device", "tpu", "-o", "x.h5"], "unknown device 'tpu'; allowed: auto, cpu, cuda, cuda:N, model:UNIT, reference"),
         (
             ["dump", "smoke", "--op", "gemm", "--layout", "zz", "-o", "x.h5"],
@@ -152,7 +196,7 @@ def test_other_inputs_under_the_same_id_are_refused_with_both_digests(dumps, tmp
         ),
         (["dump", "smoke", "--op", "cast", "--layout", "nt", "-o", "x.h5"], "suite smoke: none of its"),
         (["dump", "smoke", "--shape", "1x", "-o", "x.h5"], "shape '1x': expected sizes joined by x, such as 512x128x256"),
-        (["dump", "smoke", "--recipe", "fp8", "-o", "x.h5"], "unknown recipe 'fp8'; allowed: block128x128, "),
+        (["dump", "smoke", "--recipe", "fp8", "-o", "x.h5"], "unknown recipe 'fp8' (did you mean mxfp8?); allowed: block128x128, "),
         (["compare", "nowhere.h5"], "nowhere.h5"),
         (["compare", "nowhere.h5", "--gates", "lax"], "unknown gates profile 'lax'"),
         (["dump", *GEMM, "--plugin", "nowhere.py", "-o", "x.h5"], "plugin nowhere.py: no such file"),

@@ -83,4 +83,4 @@ def test_the_command_prints_axes_and_checklist(path, capsys):
 def test_what_was_never_reached_is_cut_with_a_count():
     axes = {"recipe": tuple(Cell(f"r{i}", 0) for i in range(11))}
     text = coverage_text([Coverage("gemm", 1, axes, (), ())])
-    assert text == "gemm: 1 results\n  recipe    never reached r0, r1, r2, r3, r4, r5, r6, r7 and 3 more"
+    assert text == "gemm: 1 result\n  recipe    never reached r0, r1, r2, r3, r4, r5, r6, r7 and 3 more"

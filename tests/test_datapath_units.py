@@ -407,7 +407,10 @@ def test_an_unknown_unit_is_named_as_unknown_and_not_invented(name: str, fmt: st
 def test_a_format_a_unit_does_not_take_is_refused_with_what_it_takes() -> None:
     with pytest.raises(UsageError, match=r"unit 'volta' has no instruction for bfloat16 × bfloat16; it has: volta/dfma float64; "):
         find_unit("volta", "bfloat16")
-    with pytest.raises(UsageError, match=r"unknown matrix instruction 'hopper/wmma'; allowed: hopper/dmma, hopper/ffma, "):
+    with pytest.raises(
+        UsageError,
+        match=r"unknown matrix instruction 'hopper/wmma' \(did you mean hopper/wgmma or .*\); allowed: hopper/dmma, hopper/ffma, ",
+    ):
         units_of("hopper/wmma")
 
 

@@ -100,7 +100,7 @@ def test_an_exception_is_recorded_with_its_text_and_stops_nothing(tmp_path, cpu)
 
 def test_what_a_candidate_refuses_is_unsupported_with_its_reason(tmp_path, cpu):
     summary = dump(suite(shape=["8x6x32", "32x6x32"]), cpu, tmp_path / "a.h5", candidates=["refuses"])
-    assert (summary.done, summary.unsupported) == (1, 1)
+    assert (summary.done, summary.unsupported, summary.reasons) == (1, 1, {"needs m % 32 == 0": 1})
     assert Dump.open(tmp_path / "a.h5").record("gemm.m8.n6.k32.nt.float32.normal.s0", "refuses").reason == "needs m % 32 == 0"
 
 
@@ -111,9 +111,19 @@ def test_a_result_of_the_wrong_shape_is_an_error_of_its_case(tmp_path, cpu):
 
 
 def test_an_unknown_candidate_is_refused_before_anything_runs(tmp_path, cpu):
-    with pytest.raises(UsageError, match="candidate cutlass is registered for no op"):
-        dump(suite(), cpu, tmp_path / "a.h5", candidates=["cutlass"])
-    assert not (tmp_path / "a.h5").exists()
+    with pytest.raises(
+        UsageError, match=r"candidate trion is registered for no op of the suite \(did you mean triton\?\); there are: .*, jax, "
+    ):
+        dump(suite(), cpu, tmp_path / "a.h5", candidates=["trion"])
+    with pytest.raises(UsageError, match=r"unknown state 'grph' \(did you mean graph\?\); allowed: alone, graph, misaligned, stream"):
+        dump(suite(), cpu, tmp_path / "a.h5", states=["grph"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_cases_without_any_of_the_named_candidates_are_counted_by_op(tmp_path, cpu):
+    several = parse_suite({"cases": [{"op": "gemm", "shape": "8x6x32"}, {"op": ["exp", "cos"], "shape": ["4", "8"]}]}, "several")
+    summary = dump(several, cpu, tmp_path / "a.h5", candidates=["refuses"])
+    assert (summary.unsupported, summary.unnamed) == (1, {"exp": 2, "cos": 2})
 
 
 def test_nothing_is_overwritten(tmp_path):

@@ -237,7 +237,7 @@ def test_families_hold_the_encodings_of_one_number():
 
 
 def test_an_unknown_format_names_what_is_allowed():
-    with pytest.raises(UsageError, match=r"unknown format 'bf17'; allowed: .*bfloat16.*float8_e4m3fn"):
+    with pytest.raises(UsageError, match=r"unknown format 'bf17' \(did you mean bf16\?\); allowed: bf16, .*bfloat16, .*fp8_e4m3, "):
         get_format("bf17")
 
 

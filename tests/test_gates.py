@@ -73,7 +73,7 @@ def test_a_faulty_gate_says_where(row, message):
 
 
 def test_an_unknown_profile_names_those_there_are(tmp_path):
-    with pytest.raises(UsageError, match="unknown gates profile 'strct'; allowed: .*default.*exact.*l3.*turbo"):
+    with pytest.raises(UsageError, match=r"unknown gates profile 'strct' \(did you mean strict\?\); allowed: .*default.*exact.*l3.*turbo"):
         load_profile("strct")
     (tmp_path / "x.toml").write_text("gate = [")
     with pytest.raises(UsageError, match="not TOML"):

@@ -489,7 +489,7 @@ def test_neighbours_are_uncorrelated():
 @pytest.mark.parametrize(
     ("arguments", "more", "message"),
     [
-        (("gemm", "a", (2, 2), "gaussian", 0, "float32"), {}, "unknown input class 'gaussian'; allowed: absmax, cancellation"),
+        (("gemm", "a", (2, 2), "gaussian", 0, "float32"), {}, "unknown input class 'gaussian'; allowed: normal, uniform"),
         (("gemm", "a", (2, 2), "normal", 0, "float8_e8m0fnu"), {}, "float8_e8m0fnu is a format of scale factors"),
         (("gemm", "a", (2, -1), "normal", 0, "float32"), {}, r"shape \(2, -1\) has a negative size"),
         (("gemm", "a", (2, 2), "normal", 0, "float32"), {"axes": ("k",)}, r"1 axis names \('k',\) for shape \(2, 2\)"),

@@ -330,7 +330,10 @@ def test_every_function_names_a_known_domain_and_an_interval_for_each_operand(na
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: evaluate("exp3", x), "unknown special function 'exp3'; allowed: cos, erf, exp, exp2, expm1, gelu, gelu-tanh, "),
+        (
+            lambda x: evaluate("exp3", x),
+            "unknown special function 'exp3' (did you mean exp or exp2?); allowed: cos, erf, exp, exp2, expm1, gelu, gelu-tanh, ",
+        ),
         (lambda x: evaluate("pow", x), "pow takes 2 operands, found 1"),
         (lambda x: evaluate("exp", x, x), "exp takes 1 operand, found 2"),
         (lambda x: evaluate("pow", x, x[:1]), "pow: operands of one shape are needed, found x (2,) and y (1,)"),

@@ -90,9 +90,12 @@ def test_a_pass_keeps_no_cause_and_a_note_says_what_was_done(dumps):
     [
         (
             "turbo",
-            r"limits allclose_violations\[rtol=0.01,atol=0.01\], which these results do not hold; compare the dumps again with --gates",
+            r"limits allclose_violations\[rtol=0.01,atol=0.01\], which was not measured; compare the dumps with --gates turbo$",
         ),
-        ("l3", "compares with the expected values rounded to the output format, which results do not hold"),
+        (
+            "l3",
+            "judges by the rounded expected values, against which nothing was measured; compare the dumps with --gates l3$",
+        ),
     ],
 )
 def test_what_the_results_do_not_hold_is_refused_with_the_gate(dumps, gates, reason):
@@ -136,4 +139,28 @@ def test_the_command_judges_again_and_returns_the_new_exit_code(dumps, tmp_path,
     assert run(again) == 0
     assert json.loads((tmp_path / "again" / "results.json").read_text())["profile"] == "loose"
     assert run([*again[:3], "turbo"]) == 2
-    assert "compare the dumps again with --gates" in capsys.readouterr().err
+    assert "compare the dumps with --gates turbo\n" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def quantised(tmp_path_factory):
+    """A dump of a quantiser, whose values follow from its outputs, and a profile that says nothing about those values."""
+    folder = tmp_path_factory.mktemp("quantised")
+    (folder / "scales.toml").write_text(LOOSE.replace('"loose"', '"scales"') + 'applies = { tensor = ["scale"] }\n')
+    arguments = ["dump", "--op", "quantize", "--shape", "8x128", "--recipe", "block1x128", "--format", "bfloat16", "--device", "cpu"]
+    assert run([*arguments, "-o", str(folder / "cpu.h5"), "-q"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(("gates", "tensors"), [("exact", ["scale", "codes", "values"]), ("scales.toml", ["scale", "codes"])])
+def test_derived_values_are_judged_again_where_the_other_profile_limits_them(quantised, gates, tensors):
+    other = str(quantised / gates) if gates.endswith(".toml") else gates
+    found = regated(compare_dumps(quantised / "cpu.h5"), other)
+    assert [t.tensor for t in found.tensors] == tensors
+    assert said(found) == said(compare_dumps(quantised / "cpu.h5", gates=other))
+
+
+def test_derived_values_that_were_not_measured_are_refused_where_the_other_profile_limits_them(quantised):
+    results = compare_dumps(quantised / "cpu.h5", gates=str(quantised / "scales.toml"))
+    with pytest.raises(UsageError, match="default limits values, which were not measured; compare the dumps with --gates default$"):
+        regated(results, "default")

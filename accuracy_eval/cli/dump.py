@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -12,6 +13,8 @@ from accuracy_eval.cli import completion
 from accuracy_eval.cli.attended import attended_progress
 from accuracy_eval.cli.progress import progress
 from accuracy_eval.cli.selection import chosen_suite, selection
+
+MOST_REASONS = 8  # lines said about unsupported cases
 
 
 def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]:
@@ -191,6 +194,12 @@ def summary_text(summary: Any, device: str) -> str:
     counts = f"{summary.done} done, {summary.unsupported} unsupported, {summary.error} errors"
     resumed = f", {summary.resumed} kept from before" if summary.resumed else ""
     lines = [f"{summary.path}: {counts}{resumed} on {device} in {summary.time_s:.1f} s"]
+    lines += [f"  unsupported {n} × {reason}" for reason, n in Counter(summary.reasons).most_common(MOST_REASONS)]
+    if len(summary.reasons) > MOST_REASONS:
+        lines.append(f"  … and {len(summary.reasons) - MOST_REASONS} more reasons; accuracy-eval inspect {summary.path}")
+    if summary.unnamed:
+        counts = ", ".join(f"{n} of {op}" for op, n in summary.unnamed.items())
+        lines.append(f"  not run: cases without any of the named candidates ({counts}); accuracy-eval list candidates")
     lines += [f"  error {text}" for text in summary.errors[:10]]
     if len(summary.errors) > 10:
         lines.append(f"  … and {len(summary.errors) - 10} more errors; accuracy-eval inspect {summary.path}")

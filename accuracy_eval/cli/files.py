@@ -29,7 +29,7 @@ def inspect_command(
     accuracy-eval inspect h200.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42
     accuracy-eval inspect h200.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42 --element 12,301
     """
-    from accuracy_eval.errors import UsageError
+    from accuracy_eval.errors import UsageError, counted
     from accuracy_eval.records import to_json
     from accuracy_eval.store import Dump
 
@@ -68,9 +68,8 @@ def inspect_command(
             for t in record.tensors:
                 click.echo(f"  {t.role:7s} {t.name:10s} {t.format:16s} {list(t.shape)!s:20s} {t.sha256}")
         return 0
-    click.echo(
-        f"{dump}: suite {d.info.get('suite')}, device {d.platform.get('device_name') or d.platform.get('label')}, {len(d.records)} results"
-    )
+    device = d.platform.get("device_name") or d.platform.get("label")
+    click.echo(f"{dump}: suite {d.info.get('suite')}, device {device}, {counted(len(d.records), 'result')}")
     click.echo(f"content digest {d.content_digest}")
     for r in d.records:
         candidate = "" if r.candidate == "default" else f" @{r.candidate}"
@@ -97,8 +96,10 @@ def merge_command(dumps: tuple[str, ...], out: str) -> int:
     \b
     accuracy-eval merge shard0.h5 shard1.h5 -o all.h5
     """
+    from accuracy_eval.errors import counted
     from accuracy_eval.store import Dump, merge
 
     path = merge(list(dumps), out)
-    click.echo(f"{path}: {len(Dump.open(path).records)} results, content digest {Dump.open(path).content_digest}")
+    d = Dump.open(path)
+    click.echo(f"{path}: {counted(len(d.records), 'result')}, content digest {d.content_digest}")
     return 0

@@ -35,7 +35,7 @@ def prove_command(profiles: tuple[str, ...], input_class: str, as_json: bool) ->
     from accuracy_eval.records import to_json
 
     if input_class not in INPUT_CLASSES:
-        raise unknown("input class", input_class, INPUT_CLASSES)
+        raise unknown("input class", input_class, INPUT_CLASSES, listed="inputs")
     names = list(builtin_profiles()) if "all" in profiles else list(profiles) or ["default"]
     proofs = prove_all(names, input_class=input_class)
     click.echo(json.dumps(to_json(proofs)) if as_json else "\n\n".join(map(proof_text, proofs)))

@@ -23,11 +23,12 @@ from accuracy_eval.cli.compare import FORMS
 def report_command(results: str, forms: str, out: str | None, gates: str | None, quiet: bool, verbose: bool) -> int:
     """Write any report from RESULTS (a results.json), without the dumps. The exit code is the comparison's.
 
-    With --gates, limits on numbers that RESULTS do not hold are refused with the reason: compare the dumps again then.
+    With --gates, a limit on what was not measured is refused: compare the dumps with those gates then. The profiles strict, turbo and l3
+    limit numbers that a comparison under default does not measure.
 
     \b
     accuracy-eval report reports/mi300x-vs-h200/results.json --to xlsx,md
-    accuracy-eval report reports/mi300x-vs-h200/results.json --gates strict --to json -o reports/strict
+    accuracy-eval report reports/mi300x-vs-h200/results.json --gates exact --to json -o reports/exact
     """
     from accuracy_eval.cli.compare import present, report_forms
     from accuracy_eval.errors import FileError

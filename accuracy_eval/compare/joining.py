@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import UsageError, counted
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding
 from accuracy_eval.records import Case, CaseRecord, NotCompared, Verdict
@@ -37,7 +37,7 @@ class Entry:
 
 def labels_of(dumps: Sequence[Dump], given: Sequence[str]) -> list[str]:
     if given and len(given) != len(dumps):
-        raise UsageError(f"{len(given)} labels for {len(dumps)} dumps; give one each")
+        raise UsageError(f"{counted(len(given), 'label')} for {counted(len(dumps), 'dump')}; give one each")
     devices = [str(d.platform.get("label") or _slug(d.path.stem)) for d in dumps]
     # two dumps of one device are told apart by their files' names
     names = list(given) or [_slug(d.path.stem) if devices.count(n) > 1 else n for n, d in zip(devices, dumps, strict=True)]

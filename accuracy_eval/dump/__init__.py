@@ -9,7 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from accuracy_eval.cases import Suite, case_id
 from accuracy_eval.dump.choosing import EVERY, chosen, expected_names, registered_facts
 from accuracy_eval.dump.running import Here, Job, Settings
 from accuracy_eval.dump.workers import Crew
-from accuracy_eval.errors import FileError, UsageError
+from accuracy_eval.errors import FileError, UsageError, alike
 from accuracy_eval.messages import wrong_product
 from accuracy_eval.records import CaseRecord, to_json
 
@@ -29,7 +30,11 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass
 class DumpSummary:
-    """What a dump did: cases by status, those taken over from an earlier run, and seconds. `wrong` are runs a certificate refused."""
+    """What a dump did: cases by status, those taken over from an earlier run, and seconds. `wrong` are runs a certificate refused.
+
+    reasons   why cases are unsupported -> how many
+    unnamed   op -> cases for which none of the named candidates is registered: they ran nothing
+    """
 
     path: Path
     done: int = 0
@@ -40,6 +45,8 @@ class DumpSummary:
     nondeterministic: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
+    unnamed: dict[str, int] = field(default_factory=dict)
     time_s: float = 0.0
 
 
@@ -91,6 +98,9 @@ def dump(
     provenance = place.platform()
     if certify and provenance.get("backend") != "torch":
         raise UsageError(f"--certify checks products where a device made them; {provenance.get('label')} is none, compare judges its dump")
+    vendor = str(provenance.get("vendor"))
+    work = [Job(c, chosen(place.candidates(c), candidates, states, expected_names(suite, c, vendor))) for c in todo]
+    _check_names(work, candidates, info["candidates"])
     if out.exists() and not resume:
         raise UsageError(f"{out} exists already; complete it with --resume, remove it, or choose another name")
     if out.exists():
@@ -111,12 +121,10 @@ def dump(
         info["numerics"] = card["numerics"]
         provenance |= card["platform"]
     run = {**provenance, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    vendor = str(provenance.get("vendor"))
-    work = [Job(c, chosen(place.candidates(c), candidates, states, expected_names(suite, c, vendor))) for c in todo]
-    _check_names(work, candidates)
     jobs = _left(work, finished)
     total = sum(len(j.candidates) for j in work)
     summary = DumpSummary(out, resumed=total - sum(len(j.candidates) for j in jobs))
+    summary.unnamed = dict(Counter(j.case.op for j in work if not j.candidates))
     settings = Settings(parts, info, run, repeats, store_inputs, kernels=kernels, certify=certify)
     for count, record in enumerate(place.run(jobs, settings), summary.resumed + 1):
         _count(summary, record)
@@ -169,16 +177,22 @@ def _left(work: Sequence[Job], finished: Collection[tuple[str, str]]) -> list[Jo
     return [j for j in left if j.candidates]
 
 
-def _check_names(work: Sequence[Job], names: Sequence[str]) -> None:
+def _check_names(work: Sequence[Job], names: Sequence[str], registered: Mapping[str, Mapping[str, Any]]) -> None:
     missing = set(names) - {n for j in work for n in j.candidates} - {EVERY}
     if missing:
+        there = sorted({name for of_op in registered.values() for name in of_op})
+        close = alike(min(missing), there)
+        hint = f" (did you mean {' or '.join(close)}?)" if close else ""
         raise UsageError(
-            f"candidate {', '.join(sorted(missing))} is registered for no op of the suite; register it with --plugin FILE or drop it"
+            f"candidate {', '.join(sorted(missing))} is registered for no op of the suite{hint}; there are: {', '.join(there)}; "
+            "register it with --plugin FILE or drop it"
         )
 
 
 def _count(summary: DumpSummary, record: CaseRecord) -> None:
     setattr(summary, record.status, getattr(summary, record.status) + 1)
+    if record.status == "unsupported":
+        summary.reasons[record.reason] = summary.reasons.get(record.reason, 0) + 1
     if record.status == "error":
         summary.errors.append(f"{record.id} ({record.candidate}): {record.reason}")
     name = record.id if record.candidate == "default" else f"{record.id} ({record.candidate})"

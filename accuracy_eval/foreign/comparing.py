@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accuracy_eval.checking import check
-from accuracy_eval.errors import UsageError, unknown
+from accuracy_eval.errors import UsageError, counted, unknown
 from accuracy_eval.foreign.arrays import read_arrays
 from accuracy_eval.gates import load_profile
 from accuracy_eval.messages import deciding_gate, gate_clause, index_text, number
@@ -35,7 +35,7 @@ def compare_arrays(*paths: str | Path, labels: Sequence[str] = (), names: Sequen
     if len(paths) < 2:
         raise UsageError("arrays are compared with each other: give two files or more")
     if labels and len(labels) != len(paths):
-        raise UsageError(f"{len(labels)} labels for {len(paths)} files; give one each")
+        raise UsageError(f"{counted(len(labels), 'label')} for {counted(len(paths), 'file')}; give one each")
     held = [read_arrays(p) for p in paths]
     stems = [Path(p).stem for p in paths]
     named = list(labels) or [s if stems.count(s) == 1 else f"{s}-{i}" for i, s in enumerate(stems, 1)]

@@ -36,7 +36,7 @@ def generate(
     """
     f = get_format(fmt)
     if input_class not in INPUT_CLASSES:
-        raise unknown("input class", input_class, INPUT_CLASSES)
+        raise unknown("input class", input_class, INPUT_CLASSES, listed="inputs")
     if f.scale_only:
         raise UsageError(f"{f.name} is a format of scale factors; operands come in the other formats")
     dims = tuple(int(s) for s in shape)

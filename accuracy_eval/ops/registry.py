@@ -35,4 +35,4 @@ def get_op(name: str) -> OpSpec:
     try:
         return OPS[name]
     except KeyError:
-        raise unknown("op", name, OPS) from None
+        raise unknown("op", name, OPS, listed="ops") from None

@@ -118,7 +118,7 @@ def get_recipe(name: str | Recipe) -> Recipe:
     try:
         return RECIPES[name]
     except KeyError:
-        raise unknown("recipe", name, RECIPES) from None
+        raise unknown("recipe", name, RECIPES, listed="recipes") from None
 
 
 def element_format(
