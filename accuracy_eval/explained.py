@@ -163,8 +163,10 @@ def _of_pair(why: Why, a: str, b: str) -> tuple[Diagnosis, ...]:
 EXACT = "exact arithmetic rounded once, nothing to explain"
 NOTATION = "docs/datapath.md says how to read compositions"
 STATUS_WORDS = {
-    "identified": "explained (arithmetic only)", "consistent, not identified": "not identified", "unexplained": "not explained",
-}  # fmt: skip
+    "identified": "explained (arithmetic only)",
+    "consistent, not identified": "consistent, not identified",
+    "unexplained": "not explained",
+}
 
 
 def explanations_text(tensors: Iterable[TensorResult], exact: Collection[str] = ()) -> list[str]:
@@ -190,7 +192,7 @@ def explanations_text(tensors: Iterable[TensorResult], exact: Collection[str] = 
 def _counted(counts: Counter[str]) -> str:
     first, *others = [(counts[status], words) for status, words in STATUS_WORDS.items() if counts[status]]
     said = [f"{first[0]} product{'' if first[0] == 1 else 's'} {first[1]}", *(f"{n} {words}" for n, words in others)]
-    return ", ".join(said)
+    return "; ".join(said)
 
 
 def diagnosis(found: Sequence[Explanation]) -> Diagnosis:
@@ -201,7 +203,15 @@ def diagnosis(found: Sequence[Explanation]) -> Diagnosis:
         "ties": list(least.ties), "tried": sum(e.tried for e in found), "best_loser": least.best_loser,
         "best_loser_fraction": least.best_loser_fraction,
     }  # fmt: skip
-    return named("not-explained" if least.status == "unexplained" else "explained-by-datapath", evidence, what=str(least))
+    return named("not-explained" if least.status == "unexplained" else "explained-by-datapath", evidence, what=_said(least))
+
+
+def _said(found: Explanation) -> str:
+    """The explanation in words; of one that failed no more than a reader needs, what came nearest is in the evidence."""
+    if found.status != "unexplained":
+        return str(found)
+    left_out = f"; with {found.without[0]} left out every element is {found.without[1]}" if found.without else ""
+    return f"no known order of operations gives these bits{left_out}"
 
 
 def _descriptions(found: Iterable[Explanation]) -> str:

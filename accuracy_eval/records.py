@@ -233,6 +233,16 @@ class WorstElement:
     reference: float | None = None
     budget: float | None = None
 
+    @property
+    def signed_error(self) -> float:
+        """`error` with the sign of actual - expected."""
+        return math.copysign(self.error, self.ulp)
+
+    @property
+    def of_budget(self) -> float | None:
+        """`error` in units of `budget`; None where that says nothing."""
+        return self.error / self.budget if self.budget else None
+
 
 @dataclass(frozen=True)
 class InputBin:

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support_results import gemm_case, pass_result
 
 from accuracy_eval.backends.base import Outcome
 from accuracy_eval.backends.model import ModelBackend
@@ -17,9 +19,9 @@ from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.datapath import gemm
 from accuracy_eval.dump import dump
-from accuracy_eval.explained import explain_dump, unit_of_dump
+from accuracy_eval.explained import explain_dump, explanations_text, unit_of_dump
 from accuracy_eval.formats import decode, encode
-from accuracy_eval.records import Verdict
+from accuracy_eval.records import Diagnosis, Verdict
 
 WIDE = {"op": "gemm", "shape": "48x40x256", "layout": "tn", "format": "bfloat16", "out_format": "float32"}
 SUITE = parse_suite({"name": "s", "cases": [WIDE, {**WIDE, "lane": "exact"}, {"op": "exp", "shape": "64", "format": "float32"}]}, "s")
@@ -103,6 +105,14 @@ def test_a_product_of_integers_is_left_out_and_keeps_its_verdict(tmp_path: Path)
     assert results.notes[0] == "numpy: exact arithmetic rounded once, nothing to explain"
 
 
+def test_counts_of_explanations_use_the_words_of_the_explanations() -> None:
+    tensors = [pass_result(replace(gemm_case(), seed=i)) for i in range(3)]
+    status = ("identified", "consistent, not identified", "consistent, not identified")
+    named = [Diagnosis("explained-by-datapath", "", {"status": s}) for s in status]
+    told = [replace(t, sides=(replace(t.sides[0], diagnoses=(d,)),), pairs=()) for t, d in zip(tensors, named, strict=True)]
+    assert explanations_text(told)[0] == "h200: 1 product explained (arithmetic only); 2 consistent, not identified"
+
+
 def test_gradients_are_explained_over_their_own_contraction(tmp_path: Path) -> None:
     suite = parse_suite({"name": "b", "cases": [{"op": "gemm", "shape": "48x64x80", "format": "float32", "direction": "bwd"}]}, "b")
     found = {e.tensor: e.explanation for e in explain_dump(model_dump("A100", tmp_path / "a.h5", suite))}
@@ -151,7 +161,8 @@ def test_a_healthy_mi300x_like_dump_matches_the_real_h200_and_one_that_loses_a_k
     for t in faulty.tensors:
         if t.case.lane == "random" and t.case.direction == "fwd":
             assert (t.verdict, t.pairs[0].attribution.value) == (Verdict.FAIL, "a_off")
-            assert "not-explained" in [d.code for d in t.sides[0].diagnoses]
+            said = {d.code: d.sentence for d in t.sides[0].diagnoses}
+            assert said["not-explained"] == "no known order of operations gives these bits"
             assert t.pairs[0].diagnoses == ()
         else:
             assert t.verdict is Verdict.PASS

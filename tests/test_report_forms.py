@@ -25,12 +25,14 @@ from support_results import (
     results_of,
 )
 
-from accuracy_eval.records import Attribution, GateResult, NotCompared, Results, Verdict
+from accuracy_eval.records import Attribution, Diagnosis, GateResult, NotCompared, Results, Verdict
 from accuracy_eval.report import console_table, write_reports
 from accuracy_eval.report.console import columns_of
 from accuracy_eval.report.findings import attribution_sentence, passing_limits
 from accuracy_eval.report.markdown import MAX_BYTES
 from accuracy_eval.report.rows import reproduce
+
+FAILING = "gemm.m512.n128.k256.nt.bfloat16.normal.s42"
 
 
 def rows_of(results: Results, folder: Path) -> list[dict[str, str]]:
@@ -159,6 +161,7 @@ Findings (1)
     actual 0x3F12 = 0.5703 (h200), expected 0.4629 (reference)
     cause k-tail-missing: The last 8 of 256 products are missing in every row.
     $ accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42 --explain
+    $ accuracy-eval inspect h200.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42 --element 12,301 --tensor d
 gate budget: budget_max <= 6.9 would pass, the limit is 1 (broken by 1)
 
 Counts                 FAIL   PASS
@@ -259,7 +262,7 @@ def test_console_of_a_clean_comparison_is_short() -> None:
 def test_console_lines_fit_and_nothing_is_coloured_unasked(results: Results, width: int) -> None:
     text = console_table(results, width=width)
     for line in text.split("\n"):
-        assert columns_of(line) <= width or line.startswith("    $ accuracy-eval compare ")
+        assert columns_of(line) <= width or line.startswith("    $ accuracy-eval ")
     assert "\x1b" not in text
 
 
@@ -321,6 +324,21 @@ def test_command_to_reproduce_is_quoted_and_keeps_the_profile() -> None:
 def test_attribution_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
     base = pass_result(gemm_case())
     assert attribution_sentence([replace(base, pairs=(replace(base.pairs[0], sentence="why", **change),))]) == sentence
+
+
+def test_a_finding_is_followed_by_its_worst_element_which_comes_first_where_its_arithmetic_was_asked_about() -> None:
+    element = f"accuracy-eval inspect h200.h5 --case {FAILING} --element 12,301 --tensor d"
+    base = fail_result(gemm_case())
+    commands = [line for line in console_table(results_of((base,))).split("\n") if "$" in line]
+    assert commands == [f"    $ accuracy-eval compare h200.h5 cpu.h5 --case {FAILING} --explain", f"    $ {element}"]
+    said = Diagnosis("not-explained", "no known order of operations gives these bits", {"status": "unexplained"})
+    side = replace(base.sides[0], diagnoses=(*base.sides[0].diagnoses, said))
+    text = console_table(results_of((replace(base, sides=(side, base.sides[1])),)))
+    assert [line for line in text.split("\n") if "$" in line] == [f"    $ {element}"]
+    assert "k-tail-missing" in text
+    assert "not-explained" not in text
+    alone = replace(side, diagnoses=(said,))
+    assert "cause not-explained: no known order" in console_table(results_of((replace(base, sides=(alone, base.sides[1])),)))
 
 
 def test_attribution_without_pairs_speaks_of_the_reference() -> None:

@@ -26,7 +26,7 @@ from support_results import (
     special_result,
 )
 
-from accuracy_eval.records import NotCompared, Results, Verdict
+from accuracy_eval.records import NotCompared, Results, Verdict, WorstElement
 from accuracy_eval.report import html, write_reports
 
 FAILING = "gemm.m512.n128.k256.nt.bfloat16.normal.s42"
@@ -164,9 +164,39 @@ def test_an_open_case_shows_message_pictures_gates_and_metrics(opened: Opened) -
     assert detail.locator("svg").first.locator("rect title").count() == 16 * 8
     left = [float(x) for x in detail.locator("svg").nth(1).locator("rect.bar").evaluate_all("bars => bars.map((b) => b.getAttribute('x'))")]
     assert [(b - left[0]) / (left[1] - left[0]) for b in left] == [0, 1, 2, 3, 9]  # up to 0, 1/4, 1/2, 1 and 64 ulp
-    assert "0.00031" in detail.inner_text() or "3.1e-4" in detail.inner_text()
+    largest = detail.locator("table.largest-errors tr").evaluate_all("rows => rows.map((r) => [...r.cells].map((c) => c.textContent))")
+    assert largest[0] == [
+        "what", "index", "actual code", "actual", "expected code", "expected", "reference", "error", "error / ulp", "budget",
+        "error / budget",
+    ]  # fmt: skip
+    assert largest[1] == [
+        "h200 against reference",
+        "[12, 301]",
+        "0x3F12",
+        "0.570312",
+        "",
+        "0.46288",
+        "",
+        "0.1074",
+        "55",
+        "3.1e-4",
+        "346.452",
+    ]
     detail.locator("summary").click()
     assert "rel_fro" in detail.locator("details").inner_text()
+
+
+def test_largest_errors_have_a_sign_and_no_empty_column(opened: Opened) -> None:
+    base = fail_result(gemm_case())
+    low = WorstElement((1, 2), 0x3F80, None, 1.0, 1.5, 0.5, -64.0)
+    page = opened(results_of((replace(base, sides=(replace(base.sides[0], worst=(low,)),), pairs=()),)))
+    page.locator(".open").click()
+    largest = page.locator("table.largest-errors tr")
+    expect(largest).to_have_count(2)
+    assert largest.evaluate_all("rows => rows.map((r) => [...r.cells].map((c) => c.textContent))") == [
+        ["what", "index", "actual code", "actual", "expected", "error", "error / ulp"],
+        ["h200 against reference", "[1, 2]", "0x3F80", "1", "1.5", "-0.5", "-64"],
+    ]
 
 
 def test_special_functions_show_their_error_by_input(opened: Opened) -> None:

@@ -84,6 +84,8 @@ def _finding_lines(group: list[Finding], width: int, color: bool, verbose: bool)
         lines.append(f"    $ {finding.run_next}")
     elif finding.run_next:
         lines += _wrapped(f"    next: {finding.run_next}", width, "    ")
+    if finding.element:
+        lines.append(f"    $ {finding.element}")
     return lines
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from accuracy_eval import messages
 from accuracy_eval.records import Attribution, NotCompared, Pair, Results, Side, TensorResult, Verdict
-from accuracy_eval.report.rows import Row, reproduce, tensor_rows
+from accuracy_eval.report.rows import EXPLAINS, Row, reproduce, reproduce_element, tensor_rows
 
 ORDER = tuple(sorted(Verdict, key=lambda v: -v.severity))  # worst first
 QUIET = (Verdict.PASS, Verdict.UNSUPPORTED)  # counted, not findings
@@ -32,6 +32,7 @@ class Finding:
     source    where the limit comes from
     cause     named causes with their sentence
     run_next  a command, or what to do where no command helps
+    element   the command that shows the worst element with its operands; "" where there is none, or it is `run_next`
     """
 
     verdict: Verdict
@@ -44,6 +45,7 @@ class Finding:
     source: str
     cause: str
     run_next: str
+    element: str
     row: Row
 
     @property
@@ -83,10 +85,11 @@ def _of_tensor(results: Results, result: TensorResult) -> Finding:
     named = who(result) if pair is not None and pair.attribution in _SAYS_WHO else _who_of_sides(result)
     gate = messages.deciding_gate(speaker.gates)
     diagnoses = speaker.diagnoses or (pair.diagnoses if pair else ())
-    cause = "; ".join(f"{messages.visible(d.code)}: {messages.visible(d.sentence)}" for d in diagnoses)
+    causes = [d for d in diagnoses if d.code != "not-explained"] or diagnoses  # beside a named cause that goes without saying
+    cause = "; ".join(f"{messages.visible(d.code)}: {messages.visible(d.sentence)}" for d in causes)
     return Finding(
         result.verdict, result.case_id, result.family, result.candidate, result.tensor, named or _subject(speaker),
-        speaker.reason, messages.visible(gate.source) if gate else "", cause, run_next(results, result), speaker,
+        speaker.reason, messages.visible(gate.source) if gate else "", cause, *run_next(results, result), speaker,
     )  # fmt: skip
 
 
@@ -95,10 +98,17 @@ def _subject(row: Row) -> str:
     return messages.visible(f"{row.actual} or {row.expected}" if isinstance(row.subject, Pair) else row.actual)
 
 
-def run_next(results: Results, result: TensorResult) -> str:
-    """The command that looks at this case alone; of a product that failed it also asks which arithmetic made the bits."""
-    ask = " --explain" if result.family == "gemm" and result.verdict is Verdict.FAIL else ""
-    return reproduce(results, result.case_id) + ask
+def run_next(results: Results, result: TensorResult) -> tuple[str, str]:
+    """The command that looks at this case alone, and the one that shows its worst element ("" for none).
+
+    Of a product that failed the first also asks which arithmetic made the bits; where that was asked already, the second comes first.
+    """
+    wrong = (row for row in tensor_rows(result) if row.worst and row.verdict is not Verdict.PASS)
+    element = next((command for row in wrong if (command := reproduce_element(results, row, row.worst[0].index))), "")
+    asks = result.family == "gemm" and result.verdict is Verdict.FAIL
+    if asks and element and any(d.code in EXPLAINS for s in result.sides for d in s.diagnoses):
+        return element, ""
+    return reproduce(results, result.case_id) + (" --explain" if asks else ""), element
 
 
 def who(result: TensorResult) -> str:
@@ -125,13 +135,13 @@ def _of_skipped(item: NotCompared) -> Finding:
     row = Row(item)
     return Finding(
         item.verdict, item.case_id, item.family, item.candidate, "", messages.visible(item.label), row.reason, "", "",
-        next_step(item), row,
+        next_step(item), "", row,
     )  # fmt: skip
 
 
 def next_step(item: NotCompared) -> str:
     """What to do about a case that was not compared."""
-    if item.verdict is Verdict.MISSING and item.candidate not in ("", "default"):
+    if item.verdict is Verdict.MISSING and item.candidate not in messages.USUAL_CANDIDATES:
         return MISSING_CANDIDATE
     return NEXT_BY_VERDICT.get(item.verdict, "")
 

@@ -25,7 +25,7 @@ from accuracy_eval.ops.spec import rows_and_columns
 from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict, to_json
 from accuracy_eval.report import findings as first
 from accuracy_eval.report.platforms import numerics_facts, platform_facts
-from accuracy_eval.report.rows import Row, by_maker, metric_names, reproduce_element, shape_text, share_of_limit, tensor_rows
+from accuracy_eval.report.rows import Row, by_maker, metric_names, shape_text, share_of_limit, tensor_rows
 from accuracy_eval.report.xlsx import SUMMARY, volumes
 
 NAME = "report.html"
@@ -180,15 +180,16 @@ def _detail(results: Results, line: Line) -> dict[str, Any]:
         ]
         for row in rows for g in row.gates
     ]  # fmt: skip
+    run, element = first.run_next(results, item)
     return {
         "text": messages.result_message(item),
-        "run": first.run_next(results, item),
-        "element": next((reproduce_element(results, r, r.worst[0].index) for r in rows if r.worst and r.verdict is not Verdict.PASS), ""),
+        "run": run,
+        "element": element,
         "workbook": line.workbook,
         "columns": [[_subject(row), str(row.verdict)] for row in rows],
         "metrics": [[n, KNOWN[n].unit if n in KNOWN else "", *(_text(row.flat.get(n)) for row in rows)] for n in names],
         "gates": gates,
-        "worst": [w for row in rows for w in _worst(row)],
+        "worst": _used_columns(_WORST, [w for row in rows for w in _worst(row)]),
         "sketches": [s for row in rows if (s := _sketch(row, item.shape))],
         "group": _series(item),
     }
@@ -202,14 +203,25 @@ def _text(value: Any) -> str:
     return "" if value is None else messages.number(value, 6)
 
 
+_WORST = (
+    "what", "index", "actual code", "actual", "expected code", "expected", "reference", "error", "error / ulp", "budget", "error / budget",
+)  # fmt: skip
+
+
 def _worst(row: Row) -> Iterator[list[str]]:
     shown = row.worst if row.verdict is not Verdict.PASS else row.worst[:QUIET_WORST]
     for e in shown:
-        reference = e.expected if isinstance(row.subject, Side) else e.reference
         codes = messages.code_text(e.actual_code, row.format), messages.code_text(e.expected_code, row.format)
-        numbers = (e.actual, None if isinstance(row.subject, Side) else e.expected, reference, e.error, e.ulp, e.budget)
-        actual, expected, truth, error, ulp, budget = (_text(v) for v in numbers)
-        yield [_subject(row), messages.index_text(e.index), codes[0], actual, codes[1], expected, truth, error, ulp, budget]
+        numbers = (e.reference, e.signed_error, e.ulp, e.budget, e.of_budget)
+        yield [
+            _subject(row), messages.index_text(e.index), codes[0], _text(e.actual), codes[1], _text(e.expected), *map(_text, numbers),
+        ]  # fmt: skip
+
+
+def _used_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """A table, its titles first, without the columns that are empty in every row; empty where there are no rows."""
+    used = [i for i in range(len(titles)) if any(row[i] for row in rows)]
+    return [[row[i] for i in used] for row in (titles, *rows)] if rows else []
 
 
 def _sketch(row: Row, shape: tuple[int, ...]) -> dict[str, Any] | None:

@@ -226,10 +226,10 @@ def _expectation(row: Row) -> Value:
 
 
 def _explanation(row: Row) -> Value:
-    return next((messages.visible(d.sentence) for d in row.diagnoses if d.code in _EXPLAINS), None)
+    return next((messages.visible(d.sentence) for d in row.diagnoses if d.code in EXPLAINS), None)
 
 
-_EXPLAINS = ("explained-by-datapath", "not-explained")
+EXPLAINS = ("explained-by-datapath", "not-explained")
 LIMIT_FORMAT = "0.00E+00;-0.00E+00;0"
 MARGIN_FORMAT = "0.0%;-0.0%;0.0%"
 COLUMNS: tuple[Column, ...] = (

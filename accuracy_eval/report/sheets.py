@@ -185,9 +185,10 @@ def worst_sheet(book: Book, results: Results, part: Volume) -> None:
         TableColumn("expected code", CODE),
         TableColumn("expected value", real),
         TableColumn("reference value", real),
-        TableColumn("error", Style("0.00E+00")),
+        TableColumn("error", Style("0.00E+00;-0.00E+00;0")),
         TableColumn("error / ulp", Style("0.00")),
         TableColumn("budget", Style("0.00E+00")),
+        TableColumn("error / budget", Style("0.00E+00")),
         TableColumn("operands", CODE, 50),
         *map(_column, tail),
     ]
@@ -207,14 +208,15 @@ def worst_sheet(book: Book, results: Results, part: Volume) -> None:
                     messages.code_text(e.expected_code, row.format),
                     e.expected,
                     reference,
-                    e.error,
+                    e.signed_error,
                     Cell(e.ulp, _ulp_style(e.ulp)),
                     e.budget,
+                    e.of_budget,
                     reproduce_element(results, row, e.index) if rank == 1 and row.verdict is not Verdict.PASS else None,
                     *(_COLUMN[n].get(row) for n in tail),
                 ]
             )
-    note = f"{part.title}: of every finding the element that broke its limit, then the largest errors; of what passed the largest one."
+    note = f"{part.title}: of every finding the element that broke its limit, then the others by size of error; of what passed the largest."
     book.table("Worst elements", columns, data, note=note, freeze=2)
 
 

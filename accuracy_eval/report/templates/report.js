@@ -284,7 +284,10 @@
     }
     if (pictures.length) parts.push(h("div", { class: "figures" }, pictures));
     if (d.gates && d.gates.length) parts.push(h("h4", {}, "Gates"), tableOf("Gates", ["what", "gate", "metric", "value", "", "limit", "", "limit from"], d.gates, 99));
-    if (d.worst && d.worst.length) parts.push(h("h4", {}, "Largest errors"), tableOf("Largest errors", ["what", "index", "actual code", "actual", "expected code", "expected", "reference", "error", "error / ulp", "budget"], d.worst, 1));
+    if (d.worst && d.worst.length) {
+      const [heads, ...elements] = d.worst;
+      parts.push(h("h4", {}, "Largest errors"), h("p", { class: "quiet" }, "error: actual − expected. First the element that broke its limit, then the others by size of error."), tableOf("Largest errors", heads, elements, 1));
+    }
     if (d.metrics) {
       const heads = ["metric", "unit", ...d.columns.map(([name, verdict]) => `${name}: ${verdict}`)];
       parts.push(h("details", {}, [h("summary", {}, `Metrics (${d.metrics.length})`), tableOf("Metrics", heads, d.metrics, 2)]));
