@@ -110,6 +110,15 @@ def test_a_suite_of_which_nothing_runs_exits_with_2(tmp_path, capsys):
     assert "nothing was judged" in capsys.readouterr().out
 
 
+def test_results_in_place_of_a_dump_are_told_from_one(dumps, tmp_path, capsys):
+    run(["compare", str(dumps / "ref.h5"), "--to", "json", "-o", str(tmp_path), "-q"])
+    assert run(["compare", str(tmp_path / "results.json"), str(dumps / "ref.h5")]) == 2
+    assert capsys.readouterr().err == (
+        f"accuracy-eval: {tmp_path / 'results.json'}: results of a comparison, not a dump; show them with accuracy-eval report, or name "
+        "the dumps they are of\n"
+    )
+
+
 def test_filters_that_leave_no_case_are_said_to_and_exit_with_2(dumps, capsys):
     assert run(["compare", str(dumps / "ref.h5"), "--op", "sum", "--to", "none"]) == 2
     assert "nothing was judged: no case of the dumps is among those asked for" in " ".join(capsys.readouterr().out.split())

@@ -181,6 +181,18 @@ def test_files_are_read_where_torch_is_not(tmp_path):
     assert done.stdout.split()[0] == "float32"
 
 
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_a_file_that_only_bears_the_name_is_said_to_be_no_such_file(tmp_path, suffix):
+    (tmp_path / f"notes{suffix}").write_text("hello there")
+    with pytest.raises(FileError, match=rf"notes\{suffix}: not an \{suffix}: begins with b'hello th'$"):
+        read_arrays(tmp_path / f"notes{suffix}")
+
+
+def test_an_import_of_what_is_not_there_says_so(tmp_path, capsys):
+    assert run(["import", str(tmp_path / "nothere"), "-o", str(tmp_path / "x.safetensors")]) == 2
+    assert capsys.readouterr().err == f"accuracy-eval: {tmp_path / 'nothere'}: no such file or folder\n"
+
+
 def test_numpy_files_hold_no_objects(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.ones(3, np.float16), y=np.arange(2))
     assert {n: c.format for n, c in read_arrays(tmp_path / "a.npz").items()} == {"x": "float16", "y": "int32"}

@@ -19,11 +19,19 @@ from accuracy_eval.records import Coded
 # what numpy and zipfile raise for a file cut short, changed, encrypted, or whose header asks for more memory than there is
 _DAMAGED = (ValueError, EOFError, MemoryError, OverflowError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
+_SIGNATURES = (b"\x93NUMPY", b"PK")  # of .npy and .npz
+
 
 def read_numpy(path: Path) -> dict[str, Coded]:
-    """The arrays of a .npz, or that of a .npy by the name "array". CorruptFile for objects and for a damaged file."""
+    """The arrays of a .npz, or that of a .npy by the name "array". FileError for another kind of file, CorruptFile for objects
+    and for a damaged one.
+    """
     try:
         with path.open("rb") as file:
+            start = file.read(8)
+            if start and not start.startswith(_SIGNATURES):
+                raise FileError(f"{path}: not an {path.suffix}: begins with {start!r}")
+            file.seek(0)
             loaded: Any = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return {"array": as_coded(loaded, str(path))}

@@ -51,6 +51,8 @@ def import_dumps(paths: Iterable[Path]) -> Imported:
     vendors: dict[str, None] = {}
     passed: list[str] = []
     for file in files:
+        if not file.exists():
+            raise FileError(f"{file}: no such file or folder")
         named = canonical(file.stem)
         if named is None:
             passed.append(file.name)

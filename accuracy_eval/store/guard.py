@@ -62,6 +62,10 @@ def open_file(path: Path) -> Iterator[Any]:
     try:
         file = h5py.h5f.open(os.fsencode(path), h5py.h5f.ACC_RDONLY, access)
     except OSError as e:
+        if _holds_results(path):
+            raise NotADump(
+                f"{path}: results of a comparison, not a dump; show them with accuracy-eval report, or name the dumps they are of"
+            ) from None
         raise NotADump(f"{path}: {_why_not_hdf5(path, e)}. Fetch or dump it again.") from None
     try:
         with damage_named(path, "/"):
@@ -69,6 +73,14 @@ def open_file(path: Path) -> Iterator[Any]:
         yield file
     finally:
         file.close()
+
+
+def _holds_results(path: Path) -> bool:
+    """Whether the file begins like a results.json."""
+    if not path.is_file() or not os.access(path, os.R_OK):
+        return False
+    with path.open("rb") as f:
+        return f.read(64).startswith(b'{\n "schema": "accuracy-eval-results/')
 
 
 def _why_not_hdf5(path: Path, error: OSError) -> str:
