@@ -67,7 +67,8 @@ def attribute(
         if any(d.code in ("shape-mismatch", "format-mismatch") for d in (*a.diagnoses, *b.diagnoses)):
             return pair(Verdict.FAIL, Attribution.NOT_COMPARABLE, "a shape or format is not what the case asks for")
         what = f"formats {a.format} and {b.format}" if a.format != b.format else "outputs for two fp8 encodings"
-        return pair(sides, Attribution.NOT_COMPARABLE, f"{what} hold different numbers; each side was judged by its own reference")
+        why = f"{what} hold different numbers; each side was judged by its own reference, --cross-format compares values"
+        return pair(sides, Attribution.NOT_COMPARABLE, why)
     if same and not referenced:
         return pair(Verdict.PASS, Attribution.IDENTICAL, "same bytes; nothing says whether they are right")
     if same:

@@ -134,6 +134,13 @@ def test_the_page_is_well_formed_and_has_a_point_a_date(nightly: Path, tmp_path:
     heights = [float(c.attrib["cy"]) for c in root[0].iter("circle")]
     assert heights == sorted(heights, reverse=True)  # larger errors stand higher
     assert "torch 2.12.0" in text
+    assert len(list(root[0].iter("line"))) == 2 + 1  # two ticks, and one change of versions: the first date is none
+    assert [child.tag for child in root[0]] == ["figcaption", "svg"]
+    assert text.count("<figure>") == 1
+    flat = ElementTree.fromstring(text[text.index("<details>") : text.index("</details>") + 10])
+    assert flat[0].text == "1 series neither moved nor failed"
+    _, row = flat.iter("tr")
+    assert [c.text for c in row][1:] == ["0.0016", "3", "PASS"]
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert [(r["date"], r["dump"], r["rel_fro"]) for r in rows][:2] == [("2026-11-28", "h200", "0.0016"), ("2026-11-29", "h200", "0.0032")]
 

@@ -341,6 +341,11 @@ def test_a_finding_is_followed_by_its_worst_element_which_comes_first_where_its_
     assert "cause not-explained: no known order" in console_table(results_of((replace(base, sides=(alone, base.sides[1])),)))
 
 
+def test_counts_say_of_what_they_are_where_cases_were_not_compared() -> None:
+    assert "\ncounted: 11 tensors, and 3 cases not compared\n" in console_table(gemm_results())
+    assert "counted:" not in console_table(passing_results())
+
+
 def test_attribution_without_pairs_speaks_of_the_reference() -> None:
     good, bad = replace(pass_result(gemm_case()), pairs=()), replace(fail_result(gemm_case()), pairs=())
     assert attribution_sentence([good]) == "No dump fails against the reference; no pair of dumps was compared."

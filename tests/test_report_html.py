@@ -26,7 +26,7 @@ from support_results import (
     special_result,
 )
 
-from accuracy_eval.records import NotCompared, Results, Verdict, WorstElement
+from accuracy_eval.records import Attribution, NotCompared, Results, Verdict, WorstElement
 from accuracy_eval.report import html, write_reports
 
 FAILING = "gemm.m512.n128.k256.nt.bfloat16.normal.s42"
@@ -141,7 +141,7 @@ def test_filters_choose_by_verdict_format_and_words(opened: Opened) -> None:
     page = opened(gemm_results())
     page.get_by_label("verdict").select_option("FAIL")
     expect(page.locator("#shown")).to_have_text("3 of 14 results")
-    page.get_by_label("format").select_option("fp8_e4m3")
+    page.locator("#filters").get_by_label("format").select_option("fp8_e4m3")
     assert rows(page) == ["gemm.m512.n128.k256.nt.fp8_e4m3.row.normal.s42 (triton)"]
     page.get_by_role("button", name="reset").click()
     expect(page.locator("#shown")).to_have_text("14 results")
@@ -277,6 +277,33 @@ def test_only_the_platform_properties_that_differ_are_shown_at_first(opened: Ope
     assert page.locator("#platform-table").get_by_text("cublasLt 13.0.2").is_visible()
     page.get_by_label("only what differs").uncheck()
     assert page.locator("#platform-table").get_by_text("5e" * 32).first.is_visible()
+
+
+def test_what_one_dump_alone_has_is_one_line_of_what_differs(opened: Opened) -> None:
+    page = opened(gemm_results())  # torch_cuda and driver_version are unknown of the CPU
+    table = page.locator("#platform-table")
+    assert table.locator("tr.folded th").all_inner_texts() == ["known of h200 alone"]
+    assert table.locator("tr.folded summary").all_inner_texts() == ["2 properties"]
+    assert table.get_by_text("torch_cuda", exact=True).is_hidden()
+    table.locator("summary").click()
+    assert table.locator("tr.folded li").all_inner_texts() == ["torch_cuda: 13.0", "driver_version: 580.95.05"]
+    page.get_by_label("only what differs").uncheck()
+    assert table.get_by_text("torch_cuda", exact=True).is_visible()
+    assert table.locator("tr.folded").is_hidden()
+
+
+def test_a_pair_that_is_not_comparable_says_why_in_the_table(opened: Opened) -> None:
+    why = "formats float8_e4m3fn and float8_e4m3fnuz hold different numbers; --cross-format compares values"
+    base = pass_result(gemm_case("fp8_e4m3"))
+    pair = replace(base.pairs[0], attribution=Attribution.NOT_COMPARABLE, sentence=why)
+    page = opened(results_of((replace(base, pairs=(pair,)),)))
+    assert page.locator("#table tbody td").nth(5).inner_text() == why
+
+
+def test_charts_are_there_without_scrolling_and_counts_say_what_they_count(opened: Opened) -> None:
+    page = opened(gemm_results(), viewport={"width": 800, "height": 200})
+    expect(page.locator("#overview figure").first).to_be_attached()
+    expect(page.locator(".counts")).to_contain_text("counted: 11 tensors, and 3 cases not compared")
 
 
 CARD = {"format": "bfloat16", "out": "float32", "sentence": "matches hopper", "tree": "64 in order", "deterministic": True,

@@ -120,6 +120,32 @@ def test_overview_of_a_passing_workbook_states_its_resolution(folder: Path) -> N
     assert "none: every tensor kept its limits" in found
 
 
+@pytest.mark.parametrize(
+    ("margin", "shown"),
+    [
+        (0.69, "0.0%;-0.0%;0.0%"),
+        (-5.9, "0.0%;-0.0%;0.0%"),
+        (-76235.9, '0.0%;#,##0" × beyond";0.0%'),
+        (-3e12, '0.0%;0.00E+00" × beyond";0.0%'),
+    ],
+)
+def test_a_margin_far_beyond_its_limit_is_shown_in_limits(margin: float, shown: str, tmp_path: Path) -> None:
+    base = fail_result(gemm_case())
+    gate = replace(base.sides[0].gates[0], value=1 - margin, passed=margin >= 0)
+    write_reports(results_of((replace(base, sides=(replace(base.sides[0], gates=(gate,)),), pairs=()),)), tmp_path, ("xlsx",))
+    sheet = openpyxl.load_workbook(tmp_path / "gemm-m512.n128.k256.xlsx")["Verdict"]
+    column = next(c.column for c in sheet[2] if c.value == "budget margin")
+    assert sheet.cell(3, column).value == pytest.approx(margin)
+    assert sheet.cell(3, column).number_format == shown
+
+
+def test_the_command_of_a_finding_is_on_the_printed_page(folder: Path) -> None:
+    sheet = openpyxl.load_workbook(folder / "summary.xlsx")["Findings"]
+    command = next(c.column_letter for c in sheet[2] if c.value == "run next")
+    assert sheet.print_area.split(":")[1].lstrip("$")[0] >= command
+    assert sum(d.width for name, d in sheet.column_dimensions.items() if name <= command) <= 230
+
+
 def test_verdict_row_has_value_limit_and_margin_as_numbers(folder: Path) -> None:
     rows = table(folder / "gemm-m512.n128.k256.xlsx", "Verdict")
     row = rows[0]

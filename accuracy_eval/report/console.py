@@ -14,6 +14,7 @@ from accuracy_eval.report.findings import (
     attribution_sentence,
     by_format,
     count_verdicts,
+    counted_sentence,
     counts_sentence,
     findings,
     pair_summaries,
@@ -63,6 +64,8 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
     remarks = [f"note: {note}" for note in results.notes] + [f"candidates: {text}" for text in results.candidates if verbose]
     lines += [line for remark in remarks for line in _wrapped(messages.visible(remark), width, "      ")]
     lines += ["", *_count_table(results, width, color)]
+    if counted := counted_sentence(results):
+        lines += _wrapped(counted, width, "  ")
     if len(results.dumps) > 2:
         lines += ["", "Pairs", *_pair_lines(results, width, color)]
     return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -228,6 +228,12 @@ def counts_sentence(counts: Counter[Verdict]) -> str:
     return ", ".join(f"{counts[v]} {v}" for v in ORDER if counts[v]) or "nothing judged"
 
 
+def counted_sentence(results: Results) -> str:
+    """What counts are of, where they are not of tensors alone."""
+    tensors, cases = len(results.tensors), len(results.not_compared)
+    return f"counted: {tensors} tensor{'s' * (tensors != 1)}, and {cases} case{'s' * (cases != 1)} not compared" if cases else ""
+
+
 @dataclass(frozen=True)
 class PairSummary:
     """All pairs of two dumps: the worst verdict, its attribution, how often each attribution came."""

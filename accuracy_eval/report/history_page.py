@@ -23,6 +23,11 @@ class Chart:
     points: Sequence[tuple[int, float, Verdict]]
     versions: Mapping[int, str]
 
+    @property
+    def telling(self) -> bool:
+        """Whether it moved, or a point failed: a flat line of passes needs no picture."""
+        return len({v for _, v, _ in self.points}) > 1 or any(verdict.exit_code for _, _, verdict in self.points)
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -39,7 +44,7 @@ class Drawing:
     title: str
     marks: Sequence[Mark]
     ticks: Sequence[tuple[float, str]]
-    versions: Sequence[tuple[float, str]]
+    versions: Sequence[tuple[float, str, bool]]  # the last: they changed there, and do not merely begin
     first: str
     last: str
 
@@ -53,12 +58,15 @@ class Drawing:
 
 
 def page(metric: str, dates: Sequence[str], charts: Sequence[Chart]) -> str:
-    """The page: the series in the order given, at most MAX_CHARTS of them drawn."""
-    drawings = [_drawn(c, dates) for c in charts[:MAX_CHARTS]]
+    """The page: the series in the order given; those that moved or fail are drawn, at most MAX_CHARTS, the flat ones are rows."""
+    telling = [c for c in charts if c.telling]
+    drawings = [_drawn(c, dates) for c in telling[:MAX_CHARTS]]
+    flat = [(c.title, messages.number(c.points[0][1], 6), len(c.points), c.points[-1][2]) for c in charts if not c.telling]
     template = environment().get_template("history.html.j2")
     return template.render(
-        metric=metric, dates=dates, drawings=drawings, rest=len(charts) - len(drawings), width=WIDTH, height=HEIGHT, left=LEFT, top=TOP
-    )
+        metric=metric, dates=dates, drawings=drawings, flat=flat, rest=len(telling) - len(drawings),
+        width=WIDTH, height=HEIGHT, left=LEFT, top=TOP,
+    )  # fmt: skip
 
 
 def _drawn(chart: Chart, dates: Sequence[str]) -> Drawing:
@@ -77,5 +85,6 @@ def _drawn(chart: Chart, dates: Sequence[str]) -> Drawing:
 
     marks = [Mark(x(i), y(v), verdict, f"{dates[i]}: {messages.number(v, 6)} ({verdict})") for i, v, verdict in chart.points]
     ticks = [(y(v), messages.number(v, 3)) for v in dict.fromkeys((min(values), max(values)))]
-    versions = [(x(i), messages.visible(text)) for i, text in chart.versions.items()]
+    start = min(chart.versions, default=0)
+    versions = [(x(i), messages.visible(text), i > start) for i, text in chart.versions.items()]
     return Drawing(chart.title, marks, ticks, versions, dates[chart.points[0][0]], dates[chart.points[-1][0]])

@@ -22,9 +22,9 @@ from markupsafe import Markup
 from accuracy_eval import messages
 from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.ops.spec import rows_and_columns
-from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict, to_json
+from accuracy_eval.records import Attribution, GateResult, NotCompared, Results, Side, TensorResult, Verdict, to_json
 from accuracy_eval.report import findings as first
-from accuracy_eval.report.platforms import numerics_facts, platform_facts
+from accuracy_eval.report.platforms import lacking_facts, numerics_facts, platform_facts
 from accuracy_eval.report.rows import Row, by_maker, metric_names, shape_text, share_of_limit, tensor_rows
 from accuracy_eval.report.xlsx import SUMMARY, volumes
 
@@ -101,6 +101,8 @@ def write(results: Results, folder: Path) -> list[Path]:
         severity={v: v.severity for v in Verdict},
         matrix=_matrix(results),
         facts=platform_facts(results.dumps),
+        lacking=lacking_facts(results.dumps),
+        counted=first.counted_sentence(results),
         cards=numerics_facts(results.dumps),
         labels=labels,
         workbooks=[(p.file, p.title, p.verdict, first.counts_sentence(p.counts)) for p in parts],
@@ -140,6 +142,8 @@ def _lines(results: Results, files: Mapping[int, str]) -> Iterator[Line]:
         rows = tuple(tensor_rows(item))
         told = [row for row in rows if row.verdict is item.verdict]  # what is right beside a failure says nothing about it
         causes = dict.fromkeys(d.code for row in told for d in row.diagnoses)
+        apart = (p.sentence for p in item.pairs if p.attribution is Attribution.NOT_COMPARABLE)
+        causes = causes or dict.fromkeys(apart)
         yield Line(item, rows, first.who(item), ", ".join(map(messages.visible, causes)), *_share(item.verdict, told), file)
 
 

@@ -25,6 +25,12 @@ class Fact:
     def differs(self) -> bool:
         return len({repr(v) for v in self.values if v is not None or not self.optional}) > 1
 
+    @property
+    def lacking(self) -> bool:
+        """Whether some dump does not have it, and those that do agree."""
+        known = {repr(v) for v in self.values if v is not None}
+        return len(known) == 1 and None in self.values
+
 
 def platform_facts(dumps: Sequence[DumpInfo]) -> list[Fact]:
     """File, digests and suite of every dump, then its platform's properties, nested ones flattened with dots; numerics have a card. What no
@@ -35,6 +41,16 @@ def platform_facts(dumps: Sequence[DumpInfo]) -> list[Fact]:
     names = dict.fromkeys(name for table in flat for name in table if not (carded and name.startswith("numerics.")))
     facts += [Fact(name, tuple(table.get(name) for table in flat)) for name in names]
     return [f for f in facts if any(v is not None for v in f.values)]
+
+
+def lacking_facts(dumps: Sequence[DumpInfo]) -> list[tuple[str, list[tuple[str, Any]]]]:
+    """What some dumps do not have and the others agree on: (labels of those that have it, names and values)."""
+    found: dict[str, list[tuple[str, Any]]] = {}
+    for fact in platform_facts(dumps):
+        if fact.lacking:
+            having = ", ".join(d.label for d, v in zip(dumps, fact.values, strict=True) if v is not None)
+            found.setdefault(having, []).append((fact.name, next(v for v in fact.values if v is not None)))
+    return list(found.items())
 
 
 def numerics_facts(dumps: Sequence[DumpInfo]) -> tuple[list[Fact], list[Fact]]:

@@ -232,6 +232,7 @@ def _explanation(row: Row) -> Value:
 EXPLAINS = ("explained-by-datapath", "not-explained")
 LIMIT_FORMAT = "0.00E+00;-0.00E+00;0"
 MARGIN_FORMAT = "0.0%;-0.0%;0.0%"
+_FAR_MARGIN = 10.0  # limits beyond the limit, where a percentage is no longer read
 COLUMNS: tuple[Column, ...] = (
     Column("verdict", lambda r: str(r.verdict), note="PASS, WARN, FAIL, INCONCLUSIVE, INPUTS_DIFFER, UNSUPPORTED, MISSING, ERROR"),
     Column("attribution", lambda r: str(r.attribution) if r.attribution else None, note="who is off in a pair, as a code"),
@@ -316,6 +317,13 @@ def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def dimension_letters(rows: Iterable[Row]) -> list[str]:
     """Dimension letters of all cases, in order of first appearance."""
     return list(dict.fromkeys(letter for row in rows if row.case for letter in row.case.dims))
+
+
+def margin_format(margin: float | None) -> str:
+    """Spreadsheet number format of a margin: a percentage, and far beyond the limit how many times of it: "76,235 × beyond"."""
+    if margin is None or margin >= -_FAR_MARGIN:
+        return MARGIN_FORMAT
+    return f'0.0%;{"#,##0" if margin > -1e9 else "0.00E+00"}" × beyond";0.0%'
 
 
 def share_of_limit(gate: GateResult | None) -> float | None:

@@ -20,6 +20,7 @@ from accuracy_eval.report.rows import (
     Row,
     dimension_letters,
     findings_first,
+    margin_format,
     metric_format,
     metric_names,
     reproduce,
@@ -133,7 +134,8 @@ def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
         columns.append(TableColumn(f"{name} margin", Style(MARGIN_FORMAT), bar=True))
     columns += [*map(_column, tail), TableColumn("command", CODE, 40)]
     note = (
-        f"{part.title}: who is off and by how much. margin: distance from the limit in its units (bar: up to 100 %), negative is beyond it."
+        f"{part.title}: who is off and by how much. "
+        "margin: distance from the limit in its units (bar: up to 100 %), negative or “× beyond” is beyond it."
     )
     book.table("Verdict", columns, (_verdict_row(results, row, lead, gates, tail) for row in rows), note=note, freeze=4)
 
@@ -153,7 +155,7 @@ def _gate_cells(gate: GateResult | None, metric: str) -> list[Any]:
         return [Cell("not applied", Style(right=True, mark=True)), gate.limit, None]
     if gate.passed:
         return [gate.value, gate.limit, gate.margin]
-    return [Cell(gate.value, _broken(metric_format(metric))), gate.limit, Cell(gate.margin, _broken(MARGIN_FORMAT))]
+    return [Cell(gate.value, _broken(metric_format(metric))), gate.limit, Cell(gate.margin, _broken(margin_format(gate.margin)))]
 
 
 @functools.cache
@@ -292,9 +294,9 @@ def gate_sheet(book: Book, results: Results, part: Volume) -> None:
 
 def _gate_counts(gates: Sequence[GateResult]) -> list[Any]:
     broken = sum(g.passed is False for g in gates)
-    margins = [g.margin for g in gates if g.margin is not None]
+    least = min((g.margin for g in gates if g.margin is not None), default=None)
     shown = Cell(broken, replace(_COUNT, verdict=Verdict.FAIL)) if broken else broken
-    return [sum(g.passed is not None for g in gates), shown, sum(g.passed is None for g in gates), min(margins, default=None)]
+    return [sum(g.passed is not None for g in gates), shown, sum(g.passed is None for g in gates), Cell(least, Style(margin_format(least)))]
 
 
 def _number(text: str) -> Any:
@@ -342,8 +344,8 @@ TABLES: dict[str, Callable[[Book, Results, Volume], None]] = {
 def finding_sheet(book: Book, results: Results, files: Mapping[int, str]) -> None:
     columns = [
         _VERDICT,
-        TableColumn("case", WRAP, 42),
-        TableColumn("tensor"),
+        TableColumn("case", WRAP, 40),
+        TableColumn("tensor", WRAP, 12),
         TableColumn("who is off", WRAP, 18),
         TableColumn("how much, against which limit", WRAP, 46),
         TableColumn("cause", WRAP, 40),

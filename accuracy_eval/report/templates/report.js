@@ -348,7 +348,7 @@
   only.addEventListener("change", hideSame);
   hideSame();
 
-  // ---- charts over all results; drawn when they come into view ----
+  // ---- charts over all results; drawn when they come into view, at the latest when the page has nothing else to do ----
 
   const CEILING = 1e6; // shares beyond are drawn at it, so that one Inf does not flatten the rest
   const overview = () => {
@@ -370,11 +370,13 @@
       node.append(h("figure", {}, [scatter(withK.map((p) => [p[2], shown(p), p[1], p[0], note(p)]), data.labels, { limit: true, label: "Share of the limit against k" }), h("figcaption", {}, ["largest error as a share of its limit, against k; dashed: limit. ", legend(data.labels, withK), beyond])]));
     }
   };
+  const draw = () => { if (!$("overview").firstChild) overview(); };
   const watcher = new IntersectionObserver((entries) => {
-    if (entries.some((entry) => entry.isIntersecting)) { watcher.disconnect(); overview(); }
+    if (entries.some((entry) => entry.isIntersecting)) { watcher.disconnect(); draw(); }
   }, { rootMargin: "600px" });
   watcher.observe($("charts"));
-  addEventListener("beforeprint", () => { watcher.disconnect(); if (!$("overview").firstChild) overview(); });
+  addEventListener("beforeprint", draw);
+  (globalThis.requestIdleCallback || setTimeout)(draw);
   root.className = "";
   fromAddress();
 })();
