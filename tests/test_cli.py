@@ -119,9 +119,18 @@ def test_results_in_place_of_a_dump_are_told_from_one(dumps, tmp_path, capsys):
     )
 
 
-def test_filters_that_leave_no_case_are_said_to_and_exit_with_2(dumps, capsys):
-    assert run(["compare", str(dumps / "ref.h5"), "--op", "sum", "--to", "none"]) == 2
-    assert "nothing was judged: no case of the dumps is among those asked for" in " ".join(capsys.readouterr().out.split())
+def test_filters_that_leave_no_case_are_said_to_and_write_nothing(dumps, tmp_path, capsys):
+    filters = ["--op", "sum", "--op", "exp", "--format", "float32"]
+    assert run(["compare", str(dumps / "ref.h5"), *filters, "-o", str(tmp_path / "reports")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("accuracy-eval: nothing was judged: none of the cases asked for is in the dumps, which hold ")
+    assert line.endswith(" results of gemm (--op sum --op exp --format float32)")
+    assert not (tmp_path / "reports").exists()
+
+
+def test_a_dump_compared_with_itself_is_said_to_be_the_same_file(dumps, capsys):
+    run(["compare", str(dumps / "ref.h5"), str(dumps / "ref.h5"), "--to", "none"])
+    assert "are the same file ref.h5" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_dump_says_why_cases_are_unsupported_and_which_ran_nothing(tmp_path, capsys):

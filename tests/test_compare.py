@@ -240,7 +240,7 @@ def test_labels_are_numbered_or_given_and_never_equal(tmp_path):
     assert [d.label for d in compare_dumps(*paths, labels=["before", "after"]).dumps] == ["before", "after"]
     with pytest.raises(UsageError, match="two are equal"):
         compare_dumps(*paths, labels=["x", "x"])
-    with pytest.raises(UsageError, match="1 labels for 2 dumps"):
+    with pytest.raises(UsageError, match="1 label for 2 dumps"):
         compare_dumps(*paths, labels=["x"])
 
 

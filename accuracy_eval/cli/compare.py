@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +98,7 @@ def compare_command(
         if any(map(is_foreign, dumps)):
             results = _arrays(dumps, options["labels"], options["cases"])
         else:
-            with progress("compare", quiet=quiet or as_json) as update:
+            with progress("compare", quiet=quiet or as_json) as update, _naming(chosen):
                 results = compare_dumps(
                     *dumps, labels=options["labels"], reference=options["reference"], reference_cache=options["reference_cache"],
                     gates=options["gates"], cases=options["cases"], keep=keep,
@@ -119,6 +119,18 @@ def compare_command(
         if len(found) > MAX_CHANGES:
             click.echo(f"and {len(found) - MAX_CHANGES} more changes")
     return code
+
+
+@contextmanager
+def _naming(chosen: Mapping[str, Sequence[str]]) -> Iterator[None]:
+    """The filters at the end of the sentence where they leave nothing to judge."""
+    from accuracy_eval.errors import NothingJudged
+
+    try:
+        yield
+    except NothingJudged as error:
+        given = " ".join(f"--{name.removesuffix('s')} {value}" for name, values in chosen.items() for value in values)
+        raise NothingJudged(f"{error} ({given})") from None
 
 
 @contextmanager

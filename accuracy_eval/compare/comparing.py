@@ -13,7 +13,7 @@ from accuracy_eval.compare.journal import Journal
 from accuracy_eval.compare.judging import ReferenceMode
 from accuracy_eval.compare.summary import explanations, gathered
 from accuracy_eval.compare.workers import dealt, default_workers, shared
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import NothingJudged, UsageError, counted
 from accuracy_eval.records import Case, NotCompared, Results, TensorResult
 
 Progress = Callable[[int, int, str], None]
@@ -50,13 +50,19 @@ def compare_dumps(
     workers       processes that share the cases; None: one a core from 1,000 cases on. The results are the same
     journal       file, or (labels of the dumps) -> file, that keeps every case as it is judged. Where it holds cases of the same comparison
                   (program, limits, options, dumps by digest) they are taken over; the results are the same. It stays when all is done
-    FileError for a file that cannot be used, UsageError for an unknown case or profile. Nothing judged is a result with exit code 2.
+    FileError for a file that cannot be used, UsageError for an unknown case or profile, NothingJudged where `keep` leaves no case.
+    Cases of which none could be judged are a result with exit code 2.
     """
     if not paths:
         raise UsageError("compare needs at least one dump")
     options = Options(tuple(map(str, paths)), tuple(labels), gates, reference, reference_cache, cross_format, verify, explain, unit)
     with Comparison(options) as comparison:
         joined = comparison.join(cases, keep)
+        records = [r for e in comparison.entries for r in e.dump.records]
+        if records and not joined:
+            ops = ", ".join(dict.fromkeys(r.case.op for r in records))
+            held = f"{counted(len(records), 'result')} of {ops}"
+            raise NothingJudged(f"nothing was judged: none of the cases asked for is in the dumps, which hold {held}")
         judged: dict[Key, list[TensorResult | NotCompared]] = {}
         with _journal(journal, comparison) as kept:
             judged.update((key, kept.judged[key]) for key in joined if kept and key in kept.judged)

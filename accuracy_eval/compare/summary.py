@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from accuracy_eval.compare.joining import Entry, Key
 from accuracy_eval.compare.judging import ReferenceMode
@@ -21,6 +22,10 @@ def gathered(
     if all(t.verdict is Verdict.INCONCLUSIVE for t in tensors):
         why = ": the dumps have no case in common that ran on all of them" if len(entries) > 1 else ""
         notes.append(f"nothing was judged{why if joined else ': no case of the dumps is among those asked for'}")
+    files: dict[Path, list[str]] = {}
+    for e in entries:
+        files.setdefault(e.dump.path.resolve(), []).append(e.label)
+    notes += [f"{' and '.join(labels)} are the same file {path.name}" for path, labels in files.items() if len(labels) > 1]
     suites = {(str(e.dump.info.get("suite", "")), e.dump.info.get("suite_digest", "")) for e in entries}
     if len(suites) > 1:
         names = sorted({name for name, _ in suites})
