@@ -30,8 +30,8 @@ def wrong_index(look: Look) -> Finding | None:
     """The one index operand, used in one other way, that gives what the output holds; None where none or several do."""
     c = look.context
     spec = OPS.get(c.op)
-    if spec is None or not c.shape or not c.inputs or look.whole is None:
-        return None
+    if spec is None or not c.inputs or look.whole is None or tuple(letter for letter, _ in c.shape) not in spec.dims:
+        return None  # arrays of an op may come under sizes of their own
     case = Case(c.op, c.shape, c.layout, c.format, c.out_format, c.recipe, tuple(c.options.items()), lane=c.lane, direction=c.direction)
     operands = [o for o in spec.operands(case, c.encoding) if o.below and o.name in c.inputs]
     x, t = look.whole
