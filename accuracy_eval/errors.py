@@ -25,7 +25,9 @@ One class per remedy. A message says what happened, where, what was found, what 
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class AccuracyEvalError(Exception):
@@ -111,6 +113,15 @@ class VerdictError(AccuracyEvalError):
 def described(error: BaseException) -> str:
     """What an exception says: a message of ours stands alone, any other comes after the name of its class."""
     return str(error) if isinstance(error, AccuracyEvalError) else f"{type(error).__name__}: {error}"
+
+
+def located(error: BaseException) -> str:
+    """`described`, and where in this package an exception that is not ours came from: a mistake of the program that should be reported."""
+    package = Path(__file__).parent
+    own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(package)]
+    if isinstance(error, AccuracyEvalError) or not own:
+        return described(error)
+    return f"{described(error)} (a mistake of accuracy-eval, at {Path(own[-1].filename).relative_to(package)}:{own[-1].lineno})"
 
 
 MOST_ALLOWED = 16  # names of a set that `accuracy-eval list` prints; the rest is left to it

@@ -179,6 +179,13 @@ def test_gloo_passes_in_every_lane_and_format(tmp_path, backend):
     assert {r.notes["transport"] for r in Dump.open(path).records} == {"gloo"}
 
 
+def test_blocks_without_elements_are_inconclusive(tmp_path, backend):
+    path, _ = dumped(tmp_path, backend, {"op": [*SUMS, *MOVES], "shape": "3x0", "format": "bfloat16"})
+    results = compare_dumps(path)
+    assert {t.case.op: t.verdict for t in results.tensors} == dict.fromkeys([*SUMS, *MOVES], Verdict.INCONCLUSIVE)
+    assert results.not_compared == ()
+
+
 def test_every_rank_holds_the_same_bytes(tmp_path, backend):
     path, _ = dumped(tmp_path, backend, {"op": ["all_reduce", "all_gather"], "shape": "4x100", "format": "bfloat16"})
     for t in compare_dumps(path).tensors:

@@ -12,7 +12,7 @@ from support_deadly_judge import DeadlyJudge
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.cases import case_id, make_case, parse_suite
-from accuracy_eval.compare import compare_dumps
+from accuracy_eval.compare import compare_dumps, judging
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import CorruptFile, UsageError
@@ -316,6 +316,31 @@ def test_a_case_that_ends_its_process_is_an_error_of_that_case_alone(tmp_path, m
     assert (lost.case_id.rpartition(".")[2], lost.verdict) == ("s3", Verdict.ERROR)
     assert "SIGKILL" in lost.reason
     assert shared.exit_code == 1
+
+
+def test_gradients_of_rows_without_columns_are_inconclusive(tmp_path):
+    results = compare_dumps(many(tmp_path, "a.h5", "reference", op="embedding", shape="3x5x0", direction="bwd", format="bfloat16", seed=0))
+    assert [(t.tensor, t.verdict) for t in results.tensors] == [("dweight", Verdict.INCONCLUSIVE)]
+    assert results.not_compared == ()
+
+
+def test_a_mistake_of_this_program_in_one_case_is_an_error_of_that_case_alone(tmp_path, monkeypatch):
+    a = many(tmp_path, "a.h5", "reference", shape="8x8x8", format="float32")
+    whole = compare_dumps(a)
+    judge = judging.judge_tensor
+
+    def mistaken(case, *rest, **options):
+        if case.seed == 3:
+            raise ValueError("cannot reshape array of size 0")
+        return judge(case, *rest, **options)
+
+    monkeypatch.setattr(judging, "judge_tensor", mistaken)
+    results = compare_dumps(a)
+    assert list(results.tensors) == [t for t in whole.tensors if t.case.seed != 3]
+    (lost,) = results.not_compared
+    assert (lost.case.seed, lost.verdict, results.exit_code) == (3, Verdict.ERROR, 1)
+    said = r"could not be judged: ValueError: cannot reshape array of size 0 \(a mistake of accuracy-eval, at compare/judging\.py:\d+\)"
+    assert re.fullmatch(said, lost.reason)
 
 
 def test_what_is_wrong_with_a_file_is_said_by_whichever_process_reads_it(tmp_path):

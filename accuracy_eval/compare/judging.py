@@ -17,7 +17,7 @@ from accuracy_eval.compare.inputs import Operands, check_inputs, digests_alone, 
 from accuracy_eval.compare.joining import Entry
 from accuracy_eval.compare.relations import relation_results
 from accuracy_eval.compare.sides import derived_side, joint_of, stored_side
-from accuracy_eval.errors import AccuracyEvalError, FileError, InputMismatch
+from accuracy_eval.errors import FileError, InputMismatch, located
 from accuracy_eval.gates import Profile
 from accuracy_eval.judge import facts_of, judge_tensor
 from accuracy_eval.measuring import SideTensor
@@ -67,27 +67,25 @@ def compare_case(entries: Sequence[Entry], records: Mapping[str, CaseRecord], ho
         else:
             usable.append(e)
     operands: dict[Encoding, Operands] = {}
-    agreed: list[Entry] = []
-    for e in usable:
-        try:
-            check_inputs(e, records[e.label], operands, entries, records)
-        except InputMismatch as error:
-            yield skip(e.label, Verdict.INPUTS_DIFFER, str(error))
-        else:
-            agreed.append(e)
-    for e in [e for e in agreed if not e.dump.readable(records[e.label])]:
-        agreed.remove(e)
-        yield skip(e.label, Verdict.INCONCLUSIVE, digests_alone(e, records))
-    if not agreed:
-        return
+    agreed = list(usable)
     try:
-        yield from _judge_case(agreed, records, operands, how)
+        for e in usable:
+            try:
+                check_inputs(e, records[e.label], operands, entries, records)
+            except InputMismatch as error:
+                agreed.remove(e)
+                yield skip(e.label, Verdict.INPUTS_DIFFER, str(error))
+        for e in [e for e in agreed if not e.dump.readable(records[e.label])]:
+            agreed.remove(e)
+            yield skip(e.label, Verdict.INCONCLUSIVE, digests_alone(e, records))
+        if agreed:
+            yield from _judge_case(agreed, records, operands, how)
     except FileError as error:
         error.add_note(f"while comparing {first.id}")
         raise
-    except AccuracyEvalError as error:  # a record that makes no sense costs its case, not the report
+    except Exception as error:  # noqa: BLE001  a record that makes no sense, or a mistake of this program, costs its case, not the report
         for e in agreed:
-            yield skip(e.label, Verdict.ERROR, f"could not be judged: {error}")
+            yield skip(e.label, Verdict.ERROR, f"could not be judged: {located(error)}")
 
 
 def _judge_case(

@@ -91,11 +91,6 @@ COLLECTIVES: dict[str, Collective] = {
 }  # fmt: skip
 
 
-def blocks(codes: NDArray[Any], case: Case) -> NDArray[Any]:
-    """Rows of ranks as blocks: [r, w·n] as [r, w, n]."""
-    return codes.reshape(case.dims["r"], -1, case.dims["n"])
-
-
 def _rows(c: Collective, case: Case, which: Literal["takes", "gives"]) -> tuple[int, int]:
     r, n = case.dims["r"], case.dims["n"]
     return r, n if getattr(c, which) == "one" else r * n
@@ -133,13 +128,15 @@ def _torch(c: Collective, torch: Any, case: Case, t: Mapping[str, Any], out: Map
 
 def _reference(c: Collective, case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     (output,), x = _outputs(c, case, encoding), inputs["x"]
+    r, n = case.dims["r"], case.dims["n"]
+    w = 1 if c.takes == "one" else r
     if not c.sums:
-        moved = c.result(blocks(x.codes, case), case.dims["r"]).reshape(output.shape)
+        moved = c.result(x.codes.reshape(r, w, n), r).reshape(output.shape)
         return {"y": Reference("codes", output.format, output.shape, contract, lambda: iter((Panel(0, moved),)))}
     promise, values = parse_contract(contract), decode(x.codes, x.format)
 
     def spread(summed: NDArray[Any]) -> NDArray[Any]:
-        return c.result(summed.reshape(1, -1, case.dims["n"]), case.dims["r"]).reshape(output.shape)
+        return c.result(summed.reshape(1, w, n), r).reshape(output.shape)
 
     def panels() -> Iterator[Panel]:
         truth = rank_sum(values)

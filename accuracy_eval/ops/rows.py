@@ -48,7 +48,7 @@ def added(output: Output, contract: str, rows: Coded, place: Indices, *, weights
 
     exact  the operands are those of the exact lane, whose sums are integers that the output holds
     """
-    flat, (count, columns) = rows.codes.reshape(-1, rows.shape[-1]), output.shape
+    flat, (count, columns) = rows.codes.reshape(len(place), rows.shape[-1]), output.shape
 
     def values(which: Indices) -> Values:
         return decode(flat[which], rows.format)
