@@ -161,7 +161,8 @@ def _judge_side(s: SideTensor, output: Output, found: Found | None, gates: Seque
         verdict = Verdict.WARN
     notes = [(count, why) for count, why in (found.exempt, (found.unbounded, UNBOUNDED)) if count]
     if notes and verdict is not Verdict.FAIL:
-        if sum(count for count, _ in notes) >= total and verdict is Verdict.PASS:
+        nothing_else = found.unbounded and found.unbounded + found.trivial >= total
+        if (nothing_else or sum(count for count, _ in notes) >= total) and verdict is Verdict.PASS:
             verdict = Verdict.WARN  # right, but nothing was measured
         note = "; ".join(filter(None, (*(f"{count} of {total} {why}" for count, why in notes), note)))
     if not note and len(s.variants) == 1 and s.repeats > 1:

@@ -58,7 +58,8 @@ class SideTensor:
 class Found:
     """What measuring left of one side: a measurement per variant against the truth and against the rounded truth, its total error, the
     expected rows (codes or values) and their budgets where they were few enough to keep, what the reference could have shown, and how
-    many elements differ from it and are right all the same, with the reason; and how many have no bound at all."""
+    many elements differ from it and are right all the same, with the reason; how many have no bound at all, and how many are 0 without a
+    step that could miss it."""
 
     truth: tuple[Measured, ...]
     rounded: tuple[Measured, ...]
@@ -69,6 +70,7 @@ class Found:
     budget: NDArray[np.float64] | None
     exempt: tuple[int, str]
     unbounded: int
+    trivial: int
     problem: Any
 
 
@@ -116,7 +118,7 @@ def measure_sides(
     unquantised = reference.unquantised() if reference and reference.unquantised else None
     unequal = [(a, b) for a, b in itertools.combinations(sides, 2) if keys[a.label] != keys[b.label]]
     pairs = {(a.label, b.label): meter(False) for a, b in unequal}
-    exempt, unbounded = dict.fromkeys(truth, 0), 0
+    exempt, unbounded, trivial = dict.fromkeys(truth, 0), 0, 0
     for panel in reference.panels() if reference else _panels(shape):
         first, end = panel.first_row, panel.first_row + len(panel.values)
         codes = {k: [rows(first, end) for rows in s.variants] for k, s in distinct.items()}
@@ -139,6 +141,7 @@ def measure_sides(
             m.update(first, codes[keys[a]][0], codes[keys[b]][0])
         if panel.budget is not None:
             unbounded += int(np.isinf(panel.budget).sum())
+            trivial += int(((panel.budget == 0) & (panel.values == 0)).sum())
         if kept is not None:
             kept.append(panel)
         if resolution is not None and panel.budget is not None:
@@ -160,7 +163,7 @@ def measure_sides(
         totals = tuple(t.result() if unquantised is not None else {} for t in total[k])
         against = tuple(roundeds.get(k, results[k]))
         by_side[s.label] = Found(
-            tuple(results[k]), against, totals, expected_rows, seen, coded, budget, (exempt[k], why), unbounded, problem
+            tuple(results[k]), against, totals, expected_rows, seen, coded, budget, (exempt[k], why), unbounded, trivial, problem
         )
     by_pair.update({pair: m.result() for pair, m in pairs.items()})
 

@@ -125,6 +125,23 @@ def test_broken_gradients_fail(fmt):
     assert codes_of(k.judged("dx", np.where(np.arange(32)[:, None] == 7, 0.0, right) * g))[0] == "rows"
 
 
+@every("fmt", ["float32", "bfloat16"])
+@every("input_class", ["huge", "wide"])
+@every("ignored", [False, True])
+def test_where_only_the_largest_count_their_gradient_is_certain(fmt, input_class, ignored):
+    """Logits of 1e30 and more: the softmax is 0 but for the largest (equal ones share it), whatever a step of the log-probabilities is."""
+    options = {"reduction": "none", "ignored": ignored}
+    k = Known("cross_entropy", (16, 33), format=fmt, direction="bwd", input_class=input_class, options=options)
+    x, t, g = k.values["x"], k.values["target"].astype(int)[:, None], k.values["grad_loss"][:, None]
+    columns = np.arange(33)
+    largest = x == x.max(1, keepdims=True)
+    p = largest / largest.sum(1, keepdims=True)
+    right = g * (t >= 0) * (p - (columns == t))
+    assert k.judged("dx", right).verdict is Verdict.PASS
+    for wrong in (right / 2, -right, right * 0, right + 7, g * p):
+        assert k.judged("dx", wrong).verdict is Verdict.FAIL
+
+
 def test_an_ignored_row_that_gets_a_gradient_fails():
     k = Known("cross_entropy", (16, 50), format="float32", direction="bwd", options={"ignored": True})
     t = k.values["target"].astype(int)

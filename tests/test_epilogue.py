@@ -156,3 +156,20 @@ def test_a_row_of_a_gradient_that_is_a_percent_off_fails(activation, fmt):
         values[7 if values.ndim == 2 else slice(None)] *= 1.01
         assert judged(case, r.name, encode(values, r.format), references).verdict is Verdict.FAIL, r.name
     backend.close()
+
+
+@pytest.mark.parametrize("fmt", ["float32", "bfloat16"])
+def test_a_saturated_gelu_has_the_slope_of_its_branch(fmt):
+    """Where |T| is huge, tanh is ±1 and the slope exactly 0 or 1, whatever T² is: no gradient but that of the branch passes."""
+    case = make_case(
+        "gemm_epilogue", (("m", 16), ("n", 24), ("k", 32)), format=fmt, layout="nn", direction="bwd", input_class="huge",
+        options={"activation": "gelu-tanh"},
+    )  # fmt: skip
+    _, inputs, references = known(case)
+    a, b, g = (decode(inputs[n].codes, fmt) for n in ("a", "b", "grad_y"))
+    product = a @ b
+    assert np.median(np.abs(product)) > 1e6
+    right = g * (product > 0)
+    assert judged(case, "da", encode(right @ b.T, fmt), references).verdict is Verdict.PASS
+    for wrong in (right / 2, right * 2, -right, g, right * 0):
+        assert judged(case, "da", encode(wrong @ b.T, fmt), references).verdict is Verdict.FAIL

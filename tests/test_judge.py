@@ -114,3 +114,10 @@ def test_the_element_that_broke_the_budget_comes_first_with_its_values():
     assert (first.index, first.actual, first.expected, first.budget) == ((6, 5), 2**-6 + 2**-8, 2**-6, 2**-12)
     assert len({w.index for w in side.worst}) == len(side.worst) == 17
     assert side_reason(side) == "error 16 × budget at [6, 5] (contract fp32acc, B 2.4e-4; gate budget)"
+
+
+@pytest.mark.parametrize(("budget", "verdict"), [(np.inf, Verdict.WARN), (0.1, Verdict.PASS)])
+def test_zeros_that_nothing_could_miss_are_no_measurement_beside_elements_without_a_bound(budget, verdict):
+    side = judge([[0x0000, 0x3C00]], [[0.0, 1.0]], [[0.0, budget]])
+    assert side.verdict is verdict
+    assert side.note.startswith("1 of 2 elements have no bound: ") is (verdict is Verdict.WARN)

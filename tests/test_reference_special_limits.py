@@ -157,3 +157,11 @@ def test_gradient_limits_scale_with_the_upstream_gradient() -> None:
     (allowed,) = gradient_limit("gelu", x, np.array([1.0, -4.0]), "float32")
     assert allowed[1] == 4 * allowed[0]
     assert get_format("float32").eps < allowed[0] < 20 * get_format("float32").eps
+
+
+@pytest.mark.parametrize("fmt", ["float32", "float64"])
+def test_where_tanh_is_one_the_slope_of_gelu_errs_by_its_last_rounding_alone(fmt: str) -> None:
+    x = np.array([8.0, 30.0, 1e10, -8.0, -1e10])
+    allowed = gradient_limit("gelu-tanh", x, np.ones(5), fmt)[0] / get_format(fmt).eps
+    assert np.all(allowed[:3] < 20)
+    assert np.all(allowed[3:] < 1e-6)

@@ -97,7 +97,7 @@ def _slope_flow(f: Activation, t: Values, error: Values, reach: Reach, scalar: s
     if f.name == "none":
         return Flow(slope, np.zeros_like(t), Reach.exactly(slope))
     anything = np.maximum(np.abs(slope), np.abs(1.0 - slope)) + OVERSHOOT * bool(f.function)
-    moved = np.where(reach.odd, anything, _over(f, t, error, True) + _slope_limit(f, t, scalar))
+    moved = np.where(reach.odd, anything, np.minimum(anything, _over(f, t, error, True) + _slope_limit(f, t, scalar)))
     nan = reach.odd
     if f.squares:
         root = math.sqrt(get_format(scalar).max)

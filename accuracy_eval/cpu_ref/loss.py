@@ -88,13 +88,18 @@ def gradient(a: Logits, grad: Values) -> tuple[Values, Values]:
     p = reduce("softmax", a.x)
     label = np.where(hit, 1 - a.smoothing, 0.0) + a.smoothing / max(n, 1)
     dx = np.where(a.counted[:, None], g * (p - label), 0.0)
-    _, off = a.log_softmax()
-    relative = np.expm1(off) + (limit_ulps("exp", a.inner) + 2) * a.inner.eps
+    moved = _moved(p, *a.log_softmax()) + p * (limit_ulps("exp", a.inner) + 2) * a.inner.eps
     scale = np.where(g == 0, 0.0, a.stored(g) / np.abs(g))  # of the row's factor, which may be a quotient that was stored
     put = scale * np.abs(g) * label + np.where(hit, a.stored(g), 0.0) + (2 * a.stored(g * a.smoothing / max(n, 1)) if a.smoothing else 0.0)
     put = put + a.inner.eps * np.abs(g) * label
-    weight = np.abs(g) * (p * (relative + scale) + a.inner.smallest_normal)
+    weight = np.abs(g) * (moved + p * scale + a.inner.smallest_normal)
     # what is put in is added up: under smoothing n terms of one sign and size, whose roundings may agree, as in the budget of a sum
     adding = a.inner.eps * (n / 4 + LAMBDA * _WALK * math.sqrt(n)) * np.abs(g) if a.smoothing else 0.0
     error = put + weight + p * (put.sum(axis=1, keepdims=True) + adding) + a.inner.eps * np.abs(dx)
     return dx, np.where(a.counted[:, None], error, 0.0)
+
+
+def _moved(p: Values, logs: Values, off: Values) -> Values:
+    """How far e^(l ± off) goes from p = e^l: not below 0 nor above 1, however large `off` is. Of −Inf it is 0."""
+    up = np.where(p > 0, np.minimum(p * np.expm1(off), 1 - p), np.minimum(np.exp(logs + off), 1.0))
+    return np.where(logs == -np.inf, 0.0, np.maximum(up, -p * np.expm1(-off)))
