@@ -1,7 +1,9 @@
 """A comparison that is interrupted goes on where it stopped, and gives the bytes of one that was not."""
 
+import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from accuracy_eval.cases import parse_suite
 from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps, comparison, judging
 from accuracy_eval.dump import dump
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.report import write_reports
 
 TABLE = {"op": "gemm", "shape": ["8x6x32", "16x6x64", "7x9x33"], "format": ["float32", "bfloat16"], "lane": ["random", "exact"]}
@@ -155,6 +157,49 @@ def test_two_comparisons_cannot_write_one_journal(tmp_path, pair):
 
     with pytest.raises(Stopped):
         compare_dumps(*pair, workers=1, journal=tmp_path / "journal", progress=second)
+
+
+def test_a_disk_that_is_full_costs_the_journal_and_not_the_comparison(tmp_path, pair, capsys):
+    whole = results_of(compare_dumps(*pair, workers=1), tmp_path / "whole")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in (10, 100_000):  # not even the first line, and some cases
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            found = compare_dumps(*pair, workers=1, journal=tmp_path / "journal")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert results_of(found, tmp_path / "again") == whole
+        said = (
+            f"compare: {tmp_path / 'journal'}: {os.strerror(errno.EFBIG)}; judged cases are not kept any more, and nothing else changes\n"
+        )
+        assert capsys.readouterr().err == said
+        assert not (tmp_path / "journal").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [("link", "a symbolic link"), ("pipe", "a pipe"), ("folder", "a folder"), ("file", "a file of 9 bytes that is not a journal")],
+)
+def test_what_is_no_journal_is_left_as_it_is(tmp_path, pair, kind, what):
+    journal, precious = tmp_path / "journal", tmp_path / "precious"
+    precious.write_bytes(b"precious\n")
+    make = {
+        "link": lambda: journal.symlink_to(precious),
+        "pipe": lambda: os.mkfifo(journal),
+        "folder": journal.mkdir,
+        "file": lambda: os.link(precious, journal),
+    }
+    make[kind]()
+    before = journal.lstat()
+    with pytest.raises(FileError, match=f"{journal}: {what}.*, where a comparison keeps what it has judged; move it away, or name"):
+        compare_dumps(*pair, workers=1, journal=journal)
+    assert journal.lstat().st_ino == before.st_ino
+    assert precious.read_bytes() == b"precious\n"
+
+
+def test_an_empty_file_becomes_the_journal(tmp_path, pair):
+    (tmp_path / "journal").touch()
+    assert len(begun(pair, tmp_path / "journal")) == 21
 
 
 # the command, and a real process

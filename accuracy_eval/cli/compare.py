@@ -140,14 +140,14 @@ def _resumable(out: str | None, *, quiet: bool) -> Iterator[Callable[[Sequence[s
 
     def journal(labels: Sequence[str]) -> Path:
         used.append(_report_folder(out, labels) / JOURNAL)
-        if used[0].exists() and not quiet:
+        if used[0].is_file() and not used[0].is_symlink() and not quiet:
             click.echo(f"compare: cases of this comparison that {used[0]} holds are not judged again", err=True)
         return used[0]
 
     try:
         yield journal
     except KeyboardInterrupt:
-        for path in used:
+        for path in filter(Path.exists, used):
             click.echo(f"compare: what is judged so far is kept in {path}; the same command goes on from there", err=True)
         raise
     for path in used:

@@ -3,6 +3,9 @@
 A line is a SHA-256 and JSON: the first names the comparison (`Comparison.identity`), every other a case with its results. Each digest
 covers that name too, so no line says anything about another comparison. Reading ends at the first line that is not whole, and the file
 is cut there: what was half written when the process ended is judged again.
+
+A journal saves time and nothing else: where it cannot be written any more it is removed, and the comparison goes on. A file that is none
+is left as it is.
 """
 
 from __future__ import annotations
@@ -11,7 +14,11 @@ import fcntl
 import hashlib
 import json
 import os
+import re
+import stat
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -24,21 +31,20 @@ from accuracy_eval.records import NotCompared, TensorResult, Verdict, from_json,
 Judged = list[TensorResult | NotCompared]
 KINDS: dict[str, type[TensorResult | NotCompared]] = {"tensor": TensorResult, "not_compared": NotCompared}
 NAMES = {kind: name for name, kind in KINDS.items()}
+HEADER = re.compile(rb'[0-9a-f]{64} \{"comparison": "[^"]*"\}\n')
+IRREGULAR = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
 class Journal:
     """The journal of a comparison. Use as a context manager; `judged` holds what an earlier run of the same comparison left.
 
-    UsageError while another process writes it, FileError where it cannot be written.
+    UsageError while another process writes it; FileError where it cannot be opened, or something else is there.
     """
 
     def __init__(self, path: Path, identity: str) -> None:
         self.path, self._identity = path, identity
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
-        except OSError as error:
-            raise FileError(f"{path}: cannot be written: {error.strerror}; name another folder with -o") from error
+        self._file: BinaryIO = _opened(path)
+        self._given_up = False
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -50,10 +56,12 @@ class Journal:
             if not self._take(whole == 0, data):
                 break
             whole = end
-        self._file.seek(whole)
-        self._file.truncate()
-        if not whole:
-            self._write({"comparison": identity})
+        with self._or_given_up():
+            self._file.seek(whole)
+            self._file.truncate()
+            if not whole:
+                self._write({"comparison": identity})
+                self._file.flush()
 
     def __enter__(self) -> Self:
         return self
@@ -63,10 +71,27 @@ class Journal:
 
     def add(self, found: Found) -> None:
         """Keep results. Cases with an error are left out: a process that was lost may not be the next time."""
-        for (ident, candidate), results in found:
-            if all(r.verdict is not Verdict.ERROR for r in results):
-                self._write([ident, candidate, [[NAMES[type(r)], to_json(r)] for r in results]])
-        self._file.flush()
+        if self._given_up:
+            return
+        with self._or_given_up():
+            for (ident, candidate), results in found:
+                if all(r.verdict is not Verdict.ERROR for r in results):
+                    self._write([ident, candidate, [[NAMES[type(r)], to_json(r)] for r in results]])
+            self._file.flush()
+
+    @contextmanager
+    def _or_given_up(self) -> Iterator[None]:
+        """Where the disk takes no more, the journal is removed."""
+        try:
+            yield
+        except OSError as error:
+            self._given_up = True
+            with suppress(OSError):
+                self.path.unlink()
+            with suppress(OSError):  # what is still buffered fails again
+                self._file.close()
+            why = f"{self.path}: {error.strerror}"
+            print(f"compare: {why}; judged cases are not kept any more, and nothing else changes", file=sys.stderr, flush=True)
 
     def _write(self, data: Any) -> None:
         text = json.dumps(data, allow_nan=False).encode()
@@ -93,6 +118,39 @@ class Journal:
         ident, candidate, results = data
         self.judged[ident, candidate] = _judged(results)
         return True
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file, made where there is none. FileError unless it is empty or a journal: whose it is nobody knows, so it is not touched."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            _require_regular(path, os.lstat(path).st_mode)
+        raise FileError(f"{path}: cannot be written: {error.strerror}; name another folder with -o") from error
+    try:
+        _require_regular(path, os.fstat(descriptor).st_mode)
+    except FileError:
+        os.close(descriptor)
+        raise
+    file = os.fdopen(descriptor, "r+b")
+    start = file.readline(1024)
+    if start and not HEADER.fullmatch(start):
+        size = file.seek(0, os.SEEK_END)
+        file.close()
+        raise _taken(path, f"a file of {size} bytes that is not a journal of a comparison")
+    file.seek(0)
+    return file
+
+
+def _require_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise _taken(path, IRREGULAR.get(stat.S_IFMT(mode), "a device"))
+
+
+def _taken(path: Path, what: str) -> FileError:
+    return FileError(f"{path}: {what}, where a comparison keeps what it has judged; move it away, or name another folder with -o")
 
 
 def _judged(results: Iterable[tuple[str, Any]]) -> Judged:
