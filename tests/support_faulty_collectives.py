@@ -74,6 +74,19 @@ def drifting(case, tensors):
     return total
 
 
+@ae.candidate("all_reduce", name="in_place")
+def in_place(case, tensors):
+    dist.all_reduce(tensors["x"])
+    return tensors["x"]
+
+
+@ae.candidate("all_reduce", name="talking")
+def talking(case, tensors):
+    print("hello from a rank", flush=True)
+    os.write(1, b"and from its library\n")
+    return summed(tensors["x"])
+
+
 def troubled(case):
     return dist.get_rank() == FAULTY_RANK and case.dims["n"] == TROUBLED
 
@@ -88,6 +101,15 @@ def dying(case, tensors):
 @ae.candidate("all_reduce", name="hanging")
 def hanging(case, tensors):
     if troubled(case):
+        time.sleep(600)
+    return summed(tensors["x"])
+
+
+@ae.candidate("all_reduce", name="stuck_beside_one_that_raises")
+def stuck(case, tensors):
+    if troubled(case):
+        raise RuntimeError("this rank has had enough")
+    if case.dims["n"] == TROUBLED:
         time.sleep(600)
     return summed(tensors["x"])
 

@@ -64,6 +64,14 @@ class Share:
 Runs = list[dict[str, NDArray[Any]]]  # a rank's rows of the outputs, one entry a run
 
 
+@dataclass(frozen=True)
+class Ran:
+    """What a rank's runs gave, and the operands that they wrote to."""
+
+    runs: Runs
+    changed: tuple[str, ...]
+
+
 class Ranks:
     """The processes of one group. `call` them until it raises; then, and at the end, `close`.
 
@@ -91,7 +99,7 @@ class Ranks:
             self.close()
             raise
 
-    def call(self, shares: Sequence[Share]) -> list[Runs]:
+    def call(self, shares: Sequence[Share]) -> list[Ran]:
         """What each rank's runs gave, by rank. UnsupportedCase where the transport cannot do it; EngineError names the rank at fault."""
         for conn, share in zip(self._conns, shares, strict=True):
             with contextlib.suppress(OSError):  # it has just died: reading from it will say so
@@ -102,7 +110,8 @@ class Ranks:
         """One answer of each rank. After the first failure the others have a moment to add theirs: who ended and who is silent says whose
         fault it is, and a group in which all say the same stays whole."""
         found: dict[int, tuple[str, Any]] = {}
-        until = time.monotonic() + within_s
+        since = time.monotonic()
+        until = since + within_s
         while len(found) < len(self._conns):
             waiting = {c: rank for rank, c in enumerate(self._conns) if rank not in found}
             ready = wait(list(waiting), timeout=max(0.0, until - time.monotonic()))
@@ -121,7 +130,7 @@ class Ranks:
         if set(by_kind) == {"unsupported"}:
             raise UnsupportedCase(found[0][1])
         if set(by_kind) != {"done"}:
-            silent = ("silent", f"no answer within {within_s:.0f} s")
+            silent = ("silent", f"no answer within {until - since:.0f} s")
             said = [f"{_listed(ranks)} {': '.join(found.get(ranks[0], silent))}" for kind in KINDS if (ranks := by_kind.get(kind))]
             raise EngineError(f"{'; '.join(said)} ({self.group.transport}, {self.group.ranks} ranks)")
         return [found[rank][1] for rank in range(len(self._conns))]
@@ -155,7 +164,9 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 def _serve(conn: Connection, group: Group, rank: int, store: str, limit_s: float) -> None:
-    """A rank: meet the others, then answer calls until the connection closes."""
+    """A rank: meet the others, then answer calls until the connection closes. What it prints goes to standard error: standard output is the
+    program's, which another may read."""
+    os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it decides
     os.environ.update({**LOOPBACK, **{n: v for n in LOOPBACK if (v := os.environ.get(n))}})
     inbox: Callable[[], Share] = _watched(conn)
@@ -212,8 +223,8 @@ class _Rows:
             timeout=timedelta(seconds=limit_s),
         )  # fmt: skip
 
-    def run(self, share: Share) -> Runs:
-        """The rank's rows of every run, on outputs that hold another pattern each time."""
+    def run(self, share: Share) -> Ran:
+        """The rank's rows of every run, on the same operands and on outputs that hold another pattern each time."""
         from accuracy_eval.backends.candidates import registered
 
         candidate = next((c for c in registered(share.case.op) if c.name == share.candidate), None)
@@ -224,10 +235,13 @@ class _Rows:
             )
         tensors = {n: self._backend.to_device(c.codes, c.format) for n, c in share.operands.items()}
         prepared = Prepared(share.case, (), tensors)
+        kept = {} if candidate.built_in else {n: t.detach().clone() for n, t in tensors.items()}
         runs: Runs = []
+        changed: dict[str, None] = {}
         for index in range(share.repeats):
             out = {o.name: self._backend.poisoned(o, POISONS[index % 2]) for o in share.outputs}
             found = self._backend.call(candidate, prepared, out)
             self._backend.check(candidate, share.outputs, found)
             runs.append({o.name: self._backend.to_host(found[o.name], o.format).result().copy() for o in share.outputs})
-        return runs
+            changed |= dict.fromkeys(self._backend.restored(tensors, kept))
+        return Ran(runs, tuple(changed))

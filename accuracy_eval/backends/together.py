@@ -44,8 +44,11 @@ class Together:
         except EngineError:
             self.close()
             raise
-        results = tuple(_joined(o, found) for o in outputs)
-        return Outcome(results, len(found[0]), {"transport": group.transport})
+        runs = [rank.runs for rank in found]
+        notes: dict[str, Any] = {"transport": group.transport}
+        if changed := sorted({name for rank in found for name in rank.changed}):
+            notes["operands_changed"] = changed
+        return Outcome(tuple(_joined(o, runs) for o in outputs), len(runs[0]), notes)
 
     def _at(self, group: Group) -> Ranks:
         if self._ranks is None or self._ranks.group != group:

@@ -251,7 +251,7 @@ class TorchBackend:
                 if certificate:
                     checked.append(certificate.check(found[-1]["d"]))
                 del out
-        changed = self._restored(prepared.tensors, kept)
+        changed = self.restored(prepared.tensors, kept)
         if self.on_gpu:
             self.torch.cuda.synchronize()
         # variables that beat the switches: the result stands, and the report says why it may be off
@@ -270,7 +270,7 @@ class TorchBackend:
             self._certified = prepared.case, Certificate(self.torch, prepared.case, prepared.tensors)
         return self._certified[1]
 
-    def _restored(self, tensors: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
+    def restored(self, tensors: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
         """Names of the operands whose bytes are not those of their copies any more; they get them back."""
         changed = []
         for name, copy in kept.items():
