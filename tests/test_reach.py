@@ -189,6 +189,36 @@ def test_a_slope_of_relu_at_nan_may_be_zero_one_or_nan(result, passes):
     assert dbias(result, [1.0, math.nan], 1.0, "float32", "relu") is passes
 
 
+INF, NAN = math.inf, math.nan
+
+
+@pytest.mark.parametrize(
+    ("b", "result", "passes"),
+    [
+        # T = 3e38·3e38 − Inf is −Inf, its slope 0 and 0·Inf NaN; where the product overflows first T is NaN, and a slope of 1 leaves −Inf
+        (3e38, [3e38, -INF], True),
+        (3e38, [0.0, NAN], True),
+        (3e38, [3e38, 2.0], False),
+        (3e38, [NAN, 0.0], False),
+        (1.0, [0.0, NAN], True),
+        (1.0, [0.0, -INF], False),  # T is −Inf on every device
+        (NAN, [NAN, -INF], True),
+        (NAN, [INF, -INF], False),  # a NaN operand: 0·NaN and 1·NaN are one thing
+    ],
+)
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_a_nan_that_hangs_on_the_slope_of_relu_may_be_what_another_slope_leaves(b, result, passes, layout):
+    case = make_case(
+        "gemm_epilogue", (("m", 1), ("n", 1), ("k", 2)), layout=layout, format="float32", direction="bwd", options={"activation": "relu"}
+    )
+    stored = {"a": [[3e38, 1.0]], "b": [[b], [-INF]], "da": [result]}
+    if layout == "tt":
+        stored = {name: np.transpose(values) for name, values in stored.items()}
+    given = {**{n: coded(stored[n], "float32") for n in "ab"}, "grad_y": coded([[1.0]], "float32")}
+    verdict = verdict_of(case, given, "da", encode(np.asarray(stored["da"], np.float64), "float32")).verdict
+    assert (verdict is not Verdict.FAIL) is passes  # where no expected element is finite nothing is measured
+
+
 @pytest.mark.parametrize(("a", "passes"), [(2.0**30, False), (2.0**70, True)])
 def test_the_formula_of_gelu_tanh_may_lose_its_slope_where_x_squared_overflows(a, passes):
     assert dbias(1.0, [a], 1.0, "float32", "gelu-tanh")

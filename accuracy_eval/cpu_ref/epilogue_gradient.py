@@ -18,7 +18,7 @@ from accuracy_eval.cpu_ref.epilogue import ACTIVATIONS, Activation, Epilogue, ac
 from accuracy_eval.cpu_ref.flush import stored
 from accuracy_eval.cpu_ref.gemm import Panel, gradient, panels
 from accuracy_eval.cpu_ref.operands import Gemm
-from accuracy_eval.cpu_ref.reach import Reach
+from accuracy_eval.cpu_ref.reach import Flags, Reach
 from accuracy_eval.cpu_ref.special import gradient as slope_times
 from accuracy_eval.cpu_ref.special import gradient_limit
 from accuracy_eval.formats import Values, decode, encode, get_format
@@ -38,10 +38,12 @@ class Flow:
 
 @dataclass(frozen=True)
 class Upstream:
-    """What flows back: to T [m, columns of the product] and to the residual [m, n]."""
+    """What flows back: to T [m, columns of the product] and to the residual [m, n]; where T may be one of several things, Inf or NaN among
+    them, so that the slope there is one of several too."""
 
     product: Flow
     residual: Flow
+    several: Flags
 
 
 def _slope(f: Activation, x: Values) -> Values:
@@ -71,12 +73,13 @@ def upstream(problem: Gemm, epilogue: Epilogue, grad_y: Coded, contract: str) ->
     scalar = "float64" if get_format(fmt).name == "float64" else "float32"
     reach = projection_reach(problem, t, error, contract, fmt)
     error = error + stored(np.abs(t) + error, fmt)
+    several = reach.nan | (reach.infinite & (reach.low < reach.high))
     values = decode(grad_y.codes, grad_y.format)
     g = values / epilogue.output_scale
     g_error = np.zeros_like(g) if epilogue.output_scale == 1.0 else stored(g, fmt) + np.abs(g) * get_format(scalar).eps
     back = Flow(g, g_error, (Reach.exactly(values) * Reach.exactly(np.full((1, 1), 1.0 / epilogue.output_scale))).stored(fmt))
     if not epilogue.gated:
-        return Upstream(_kept(_through(back, _slope_flow(f, t, error, reach, scalar), f), fmt, f.name != "none"), back)
+        return Upstream(_kept(_through(back, _slope_flow(f, t, error, reach, scalar), f), fmt, f.name != "none"), back, several)
     half = t.shape[1] // 2
     gate, up = slice(half), slice(half, None)
     value = f.of(t[:, gate])
@@ -87,7 +90,7 @@ def upstream(problem: Gemm, epilogue: Epilogue, grad_y: Coded, contract: str) ->
     d_up = _through(back, activated)
     values, errors = (np.concatenate([getattr(d_gate, n), getattr(d_up, n)], axis=1) for n in ("values", "error"))
     both = Flow(values, errors, Reach.beside([d_gate.reach, d_up.reach]))
-    return Upstream(_kept(both, fmt, True), back)
+    return Upstream(_kept(both, fmt, True), back, several)
 
 
 def _slope_flow(f: Activation, t: Values, error: Values, reach: Reach, scalar: str) -> Flow:
@@ -157,6 +160,24 @@ def gradient_reach(output: str, problem: Gemm, flow: Upstream, contract: str) ->
     values, error = (np.concatenate([v for p in whole if (v := getattr(p, name)) is not None]) for name in ("values", "budget"))
     sums = found.in_sums(parse_contract(contract).largest or np.inf)
     return (sums.transposed if turned else sums).narrowed(values, error)
+
+
+def undetermined(output: str, problem: Gemm, flow: Upstream) -> Flags:
+    """Elements of a gradient whose NaN may come from the slope that the truth took (0·Inf where another is Inf) and from no NaN besides."""
+    if output == "dresidual":
+        return np.zeros(flow.residual.values.shape, np.bool_)
+    everything = slice(None)
+    axis = 1 if output == "da" else 0
+    slopes: Flags = np.any(flow.several, axis) & ~np.any(np.isnan(flow.product.values) & ~flow.several, axis)
+    if output == "dbias":
+        return np.asarray(slopes[None, :])
+    if output == "da":
+        odd: Flags = np.any(np.isnan(problem.b_values(everything, everything)), axis=1)
+        found, turned = slopes[:, None] & ~odd[None, :], problem.layout[0] == "t"
+    else:
+        odd = np.any(np.isnan(problem.a_values(everything, everything)), axis=0)
+        found, turned = ~odd[:, None] & slopes[None, :], problem.layout[1] == "t"
+    return np.asarray(found.T if turned else found)
 
 
 def _plain(problem: Gemm) -> Gemm:

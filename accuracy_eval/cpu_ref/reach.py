@@ -158,23 +158,36 @@ def _meet(x: Flags, y: Flags) -> Flags:
     return np.asarray(x.astype(np.float32) @ y.astype(np.float32) > 0)
 
 
-def reached(reach_of: Callable[[], Reach], fmt: str, codes: Codes, values: Values, first_row: int = 0) -> Flags | None:
+def reached(
+    reach_of: Callable[[], Reach],
+    fmt: str,
+    codes: Codes,
+    values: Values,
+    first_row: int = 0,
+    *,
+    undetermined: Callable[[], Flags] | None = None,
+) -> Flags | None:
     """Elements of a panel [r, n] of actual codes that are Inf, NaN or zero as a healthy device's may be there; None if there are none.
 
-    values  the truth; a NaN in it stays one on every device
-    reach   of the whole result as 2-D, before it is stored in `fmt`
+    values        the truth; a NaN in it stays one on every device
+    reach         of the whole result as 2-D, before it is stored in `fmt`
+    undetermined  of the whole result: but where it is set, a NaN may as well be an Inf
     """
     f = get_format(fmt)
     mask, infinite = f.storage.type(f.magnitude_mask), f.storage.type(f.inf_code)
     with np.errstate(over="ignore"):
         right = encode(values, fmt)
     size = codes & mask
-    odd = (((size >= infinite) & (codes != right)) | ((size == 0) & (right & mask != 0))) & ~np.isnan(values)
+    here = slice(first_row, first_row + len(codes))
+    odd = ((size >= infinite) & (codes != right)) | ((size == 0) & (right & mask != 0))
+    certain = np.isnan(values)
+    if undetermined is not None and (odd & certain).any():
+        certain &= ~undetermined()[here] | (size == 0)
+    odd &= ~certain
     if not odd.any():
         return None
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # bounds may overflow; 0·Inf and Inf − Inf are seen to
         whole = reach_of().stored(fmt)
-    here = slice(first_row, first_row + len(codes))
     low, high = whole.low[here], whole.high[here]
     end = np.where((codes & f.storage.type(f.sign_mask)) != 0, low == -np.inf, high == np.inf)
     odd &= np.where(size == 0, (low <= 0.0) & (high >= 0.0), np.where(size > infinite, whole.nan[here], end))

@@ -8,7 +8,7 @@ from typing import Any
 
 from accuracy_eval.contracts import default_contract
 from accuracy_eval.cpu_ref.epilogue import ACTIVATIONS, Epilogue, epilogue_panels, epilogue_reach
-from accuracy_eval.cpu_ref.epilogue_gradient import Upstream, gradient_panels, gradient_reach, upstream
+from accuracy_eval.cpu_ref.epilogue_gradient import Upstream, gradient_panels, gradient_reach, undetermined, upstream
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.errors import unknown
 from accuracy_eval.formats import decode
@@ -143,7 +143,11 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
             yield Panel(p.first_row, p.values, p.budget, p.typical)
 
     def reference(output: Output) -> Reference:
-        exempt = reaching(lambda: gradient_reach(output.name, problem, flow(), contract), output.format)
+        exempt = reaching(
+            lambda: gradient_reach(output.name, problem, flow(), contract),
+            output.format,
+            lambda: undetermined(output.name, problem, flow()),
+        )
         return Reference("values", output.format, output.shape, contract, lambda: panels(output), exempt=exempt)
 
     return {o.name: reference(o) for o in outputs}
