@@ -1,10 +1,14 @@
 """cross_entropy: losses and gradients as mpmath gives them, budgets that the framework keeps, broken kernels that fail."""
 
+import math
+
 import mpmath
 import numpy as np
 import pytest
+import torch
 from support_ops import Known, codes_of
 
+import accuracy_eval as ae
 from accuracy_eval.cases import case_id, make_case, parse_case
 from accuracy_eval.cpu_ref.loss import Logits, gradient, losses
 from accuracy_eval.errors import UsageError
@@ -159,6 +163,26 @@ def test_the_mean_of_all_rows_is_not_that_of_those_that_count():
     rows = plain(k, target=np.maximum(t, 0))[0][t >= 0]
     assert k.judged("loss", rows.mean()).verdict is Verdict.PASS
     assert k.judged("loss", rows.sum() / 16).verdict is Verdict.FAIL
+
+
+@every("reduction", ["mean", "sum"])
+def test_a_mean_over_no_row_is_zero_or_nan_and_a_sum_is_zero(reduction):
+    x = torch.randn(4, 7, generator=torch.Generator().manual_seed(3))
+    inputs = {"x": x, "target": torch.full((4,), -100, dtype=torch.int32)}
+    whole = torch.nn.functional.cross_entropy
+    losses_of = {
+        "torch": lambda x, t: whole(x, t.long(), reduction=reduction),  # 0/0 for the mean
+        "zero": lambda x, t: whole(x, t.long(), reduction="sum"),
+        "nan": lambda x, t: whole(x, t.long(), reduction="sum") * math.nan,
+        "inf": lambda x, t: whole(x, t.long(), reduction="sum") + math.inf,
+        "one": lambda x, t: whole(x, t.long(), reduction="sum") + 1.0,
+    }
+    failed = set()
+    for name, loss in losses_of.items():
+        found = ae.verify(loss, reference="cross_entropy", inputs=inputs, options={"reduction": reduction}, device="cpu", repeats=1)
+        if found.comparisons["loss"].verdict not in (Verdict.PASS, Verdict.WARN):
+            failed.add(name)
+    assert failed == ({"inf", "one"} if reduction == "mean" else {"nan", "inf", "one"})
 
 
 def test_classes_that_do_not_exist_are_refused():

@@ -94,7 +94,7 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
         shared = grad / counted if reduction == "mean" else grad
         return gradient(rows(first, end), grad[first:end] if reduction == "none" else np.full(end - first, shared))
 
-    exempt = _undecided(rows, output, (0, case.dims["m"]))
+    exempt = _undecided(rows, output, (0, case.dims["m"]), mean=reduction == "mean")
     if case.direction == "bwd" or reduction == "none":
         return {output.name: by_rows(output, contract, x.shape, forward if case.direction == "fwd" else backward, exempt=exempt)}
     return {"loss": replace(whole((output,), contract, reduced)["loss"], exempt=exempt)}
@@ -108,9 +108,9 @@ def _classes(case: Case, inputs: Inputs) -> NDArray[np.int64]:
     return target
 
 
-def _undecided(rows: Callable[[int, int], Logits], output: Output, every: tuple[int, int]) -> Exempt:
+def _undecided(rows: Callable[[int, int], Logits], output: Output, every: tuple[int, int], *, mean: bool) -> Exempt:
     """Inf or NaN where a step leaves the range of its format: a row with +Inf, a log-probability, a sum of them over classes or rows.
-    The gradient of a row that counts for nothing is 0, or NaN where its softmax is."""
+    The gradient of a row that counts for nothing is 0, or NaN where its softmax is. A mean over no row is 0, or NaN as 0/0 is."""
     largest = get_format(output.format).max
 
     def mask(codes: NDArray[Any], values: Values, first_row: int) -> NDArray[np.bool_] | None:
@@ -127,9 +127,11 @@ def _undecided(rows: Callable[[int, int], Logits], output: Output, every: tuple[
             beyond = np.isposinf(a.x).any(axis=1) | (reached >= largest / 2)
         if gradient:
             return np.asarray(odd & (~np.isfinite(a.x).all(axis=1) & ~a.counted | beyond)[:, None])
+        if mean and not a.counted.any():
+            return np.asarray(np.isnan(found))
         return np.asarray(odd & (beyond if len(output.shape) else (beyond & a.counted).any()))
 
-    return Exempt(mask, "elements Inf or NaN: a step leaves the range of its format there, or a row counts for nothing")
+    return Exempt(mask, "elements Inf or NaN: a step leaves the range of its format there, or what they are of counts for nothing")
 
 
 def _refuse(case: Case) -> str | None:
