@@ -15,7 +15,6 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +41,13 @@ format = ["float32", "bfloat16", "float16"]
 lane = ["random", "exact"]
 """
 CASES = 36
+# a shell may have started the tests with SIGINT ignored, which children inherit; preexec_fn would fork a process that has threads
+HEARD = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from accuracy_eval.cli import run
+sys.exit(run(sys.argv[1:]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -179,10 +185,7 @@ def test_a_fleet_with_a_host_that_dies_a_slow_one_and_an_old_one(lab: Lab, capsy
 def test_an_interrupted_run_leaves_nothing_running_and_goes_on(lab: Lab, sent: signal.Signals) -> None:
     lab.tables = {"a": lab.tables["a"]}
     (lab.folder / "suite.toml").write_text(re.sub("shape = .*", 'shape = ["640x641x642", "640x640x648", "656x640x640"]', SUITE))
-    command = [sys.executable, "-m", "accuracy_eval", *lab.arguments()]
-    # a shell may have started the tests with SIGINT ignored, which children inherit
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+    process = subprocess.Popen([sys.executable, "-c", HEARD, *lab.arguments()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     _until(lambda: lab.parts("a").exists() and len(completed(lab.parts("a"))) >= 2, "the dump begins")
     assert _at_work_in(lab.folder / "on-a")
     process.send_signal(sent)
