@@ -6,13 +6,12 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
+from support_interrupts import HEARING
 
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.cases import parse_suite
@@ -222,9 +221,7 @@ def test_a_killed_process_is_gone_on_from_where_it_was(tmp_path, more, sent, wor
     a, b = more
     out, journal = tmp_path / "out", tmp_path / "out" / "compare.journal"
     command = ["compare", str(a), str(b), "--to", "json,csv", "--workers", workers]
-    program = [sys.executable, "-m", "accuracy_eval", *command, "-o", str(out)]
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell may have started these tests with it ignored
-    process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+    process = subprocess.Popen([*HEARING, *command, "-o", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while lines_in(journal) < 12 and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(sent)

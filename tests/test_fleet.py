@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support_hosts import running_hosts
+from support_interrupts import HEARING
 from support_proxy import DelayProxy
 from support_sshd import Server
 
@@ -41,13 +42,6 @@ format = ["float32", "bfloat16", "float16"]
 lane = ["random", "exact"]
 """
 CASES = 36
-# a shell may have started the tests with SIGINT ignored, which children inherit; preexec_fn would fork a process that has threads
-HEARD = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from accuracy_eval.cli import run
-sys.exit(run(sys.argv[1:]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +179,7 @@ def test_a_fleet_with_a_host_that_dies_a_slow_one_and_an_old_one(lab: Lab, capsy
 def test_an_interrupted_run_leaves_nothing_running_and_goes_on(lab: Lab, sent: signal.Signals) -> None:
     lab.tables = {"a": lab.tables["a"]}
     (lab.folder / "suite.toml").write_text(re.sub("shape = .*", 'shape = ["640x641x642", "640x640x648", "656x640x640"]', SUITE))
-    process = subprocess.Popen([sys.executable, "-c", HEARD, *lab.arguments()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*HEARING, *lab.arguments()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     _until(lambda: lab.parts("a").exists() and len(completed(lab.parts("a"))) >= 2, "the dump begins")
     assert _at_work_in(lab.folder / "on-a")
     process.send_signal(sent)
