@@ -91,6 +91,9 @@ def place(row: dict[str, Any], worst: list[dict[str, Any]]) -> tuple[int, ...] |
     return tuple(map(int, mine[0]["index"].strip("[]").split(", "))) if mine else None
 
 
+SAID_BY_ANOTHER = "not-explained"  # beside a named cause, as the planted one is, findings leave it out; tables hold it
+
+
 def test_the_workbooks_alone_answer_what_fails_who_is_off_how_much_at_which_element_and_what_next(
     planted: PlantedResults, folder: Path
 ) -> None:
@@ -103,7 +106,7 @@ def test_the_workbooks_alone_answer_what_fails_who_is_off_how_much_at_which_elem
         key = t.case_id, t.tensor
         row = found[key]
         assert row["verdict"] == VERDICTS.get(code, "FAIL")
-        assert f"{code}: " in row["cause"]
+        assert (f"{code}: " in row["cause"]) == (code != SAID_BY_ANOTHER)
         assert row["who is off"].startswith("not comparable" if code in NO_ELEMENT else "h200")
         if code in NOT_MEASURED:
             assert row["how much, against which limit"]
@@ -116,8 +119,13 @@ def test_the_workbooks_alone_answer_what_fails_who_is_off_how_much_at_which_elem
             assert index is not None, code
             assert planted.wrong[key][index], f"{code}: {index} is right"
         program, command, *arguments = shlex.split(row["run next"])
+        assert program == "accuracy-eval"
+        if command == "inspect":  # --explain was asked already
+            assert code in ("explained-by-datapath", "not-explained")
+            assert arguments[:4] == ["h200.h5", "--case", t.case_id, "--element"]
+            continue
         context = compare_command.make_context(command, arguments)
-        assert (program, command, context.params["dumps"]) == ("accuracy-eval", "compare", ("h200.h5", "cpu.h5"))
+        assert (command, context.params["dumps"]) == ("compare", ("h200.h5", "cpu.h5"))
         assert context.params["cases"] == (t.case_id,)
 
 
@@ -147,7 +155,7 @@ def test_every_form_names_every_cause(planted: PlantedResults, folder: Path) -> 
         assert code in page
         if t.verdict is Verdict.PASS:
             continue
-        assert code in text
+        assert code in text or code == SAID_BY_ANOTHER
         assert code in junit or code == "nondeterministic"
         assert f"cause {t.sides[0].diagnoses[0].code}" in console
 
