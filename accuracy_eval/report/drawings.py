@@ -98,7 +98,7 @@ def histogram_chart(title: str, edges: Cells, counts: Cells) -> BarChart:
     chart.gapWidth = 20
     chart.legend = None
     finished = _finished(chart, title, "|error| in ulp, up to", "elements", "#,##0")
-    finished.y_axis.scaling.logBase = 10
+    finished.y_axis.scaling.logBase, finished.y_axis.scaling.min = 10, 0.5  # a single element has a height
     return finished
 
 

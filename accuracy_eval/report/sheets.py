@@ -131,7 +131,7 @@ def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
     for name, metric, comparison in gates:
         style = Style(metric_format(metric))
         columns += [TableColumn(f"{name} ({metric})", style), TableColumn(f"{name} limit {comparison}", style)]
-        columns.append(TableColumn(f"{name} margin", Style(MARGIN_FORMAT), bar=True))
+        columns.append(TableColumn(f"{name} margin", Style(MARGIN_FORMAT), 18, bar=True))
     columns += [*map(_column, tail), TableColumn("command", CODE, 40)]
     note = (
         f"{part.title}: who is off and by how much. "
@@ -285,7 +285,7 @@ def gate_sheet(book: Book, results: Results, part: Volume) -> None:
         TableColumn("applied", _COUNT),
         TableColumn("broken", _COUNT),
         TableColumn("not applicable", _COUNT),
-        TableColumn("least margin", Style(MARGIN_FORMAT)),
+        TableColumn("least margin", Style(MARGIN_FORMAT), 20),  # "76,235 × beyond" and longer
         TableColumn("limit from", WRAP, 60),
     ]
     note = f"Profile {messages.visible(results.profile)}. Every limit has a source; a gate that could not be applied never counts as kept."
