@@ -112,9 +112,9 @@ def _operands(f: Function, x: Any, y: Any) -> tuple[Values, Values]:
 
 def _pairs(f: Function, loop: str, x: Any, y: Any) -> tuple[Values, Values]:
     """The loop's hi and lo, flat float64."""
-    from accuracy_eval.cpu_ref import _special_kernels  # compiles and tabulates: only when something is evaluated
+    from accuracy_eval.cpu_ref import _special_derivatives, _special_kernels  # compile and tabulate: only when something is evaluated
 
-    run = getattr(_special_kernels, loop)
+    run = getattr(_special_derivatives if loop.startswith("d_") else _special_kernels, loop)
     xs, ys = _operands(f, x, y)
     hi, lo = np.empty_like(xs), np.empty_like(xs)
 

@@ -59,7 +59,7 @@ class Function:
     exact        the value by mpmath: (context, x[, y]) → number, for finite operands inside `where`
     where        finite operands that have a real value; elsewhere the result is NaN or, at a pole, ±Inf
     kernel       loop of `_special_kernels` that evaluates it
-    slopes       loop for the derivative with respect to each operand
+    slopes       loop for the derivative with respect to each operand, of `_special_derivatives` (d_…) or of `_special_kernels`
     slope_text   these derivatives
     sensitivity  (x, f, f') → sum of the magnitudes of the terms that cancel in the usual formula of f', where that is above |f'|
     saved        that formula starts from the rounded result of the forward pass

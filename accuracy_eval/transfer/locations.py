@@ -126,7 +126,7 @@ class Options:
     resume         use a partial file that an earlier transfer left, once the digest of its bytes is verified
     dry_run        connect and look, write nothing
     method         "auto": a stream through the login shell where there is one, else SFTP; or one of them by name
-    transport      "paramiko"; "openssh": the installed ssh program; "auto": paramiko, and for the bytes of large files the faster of both
+    transport      "paramiko"; "openssh": the installed ssh program; "auto": paramiko, and the ssh program for large files of near hosts
     retries        how often a transfer that was interrupted goes on by itself, over a new connection, without having moved on in between
     rate_limit     most bytes a second; 0: no limit
     note           called with one sentence for each choice made: how bytes travel, what is tried again
