@@ -80,7 +80,7 @@ def test_large_files_of_a_near_host_go_by_the_ssh_program_and_it_is_said(
         notes: list[str] = []
         source, target = make_file(tmp_path / f"a{size}", size), tmp_path / f"b{size}"
         assert move(server, direction, source, target, note=notes.append).method == method
-        assert [n for n in notes if ": by " in n] == [f"{server.label}: by openssh, the faster one for large files"] * (method == "openssh")
+        assert [n for n in notes if ": by " in n] == [f"{server.label}: by openssh: a large file, a near host"] * (method == "openssh")
         assert sha256_of(target) == sha256_of(source)
 
 

@@ -113,7 +113,7 @@ class Remote:
             self.note(f"{self.label}: by paramiko; {error}")
             return
         self.bulk = shell.on(self._fast)
-        self.note(f"{self.label}: by openssh, the faster one for large files")
+        self.note(f"{self.label}: by openssh: a large file, a near host")
 
     @property
     def shell(self) -> Shell | None:
