@@ -21,9 +21,10 @@ from accuracy_eval.cpu_ref.special_profile import RANGES, FunctionProfile, profi
 from accuracy_eval.digests import sha256_many
 from accuracy_eval.errors import FileError, InputMismatch, UsageError
 from accuracy_eval.formats import Codes, decode, get_format, ordinal_distance
+from accuracy_eval.json_data import from_json
 from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import get_op
-from accuracy_eval.records import Case, CaseRecord, from_json
+from accuracy_eval.records import Case, CaseRecord
 from accuracy_eval.report.html import environment
 from accuracy_eval.store import Dump
 from accuracy_eval.version import PRODUCER

@@ -1,29 +1,23 @@
 """The records that travel between layers and into files: frozen, typed, free of I/O.
 
 Terms: *case* what is computed; *candidate* who computes it; *side* one dump's tensor judged against the reference; *pair* two
-sides against each other. `to_json`/`from_json` write and read them; NaN and infinities become the strings "NaN", "Inf", "-Inf".
+sides against each other. `json_data` writes and reads them.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
-import types
-import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.errors import UsageError
-
+RESULTS_SCHEMA = "accuracy-eval-results/1.2"
+ARRAYS = "arrays"  # family, suite and profile of arrays without operands: no case, no truth
 ERRORS = ("conversion", "scale", "kernel", "total")  # the parts of a quantised result's error, see docs/gates.md
 OptionValue = bool | int | float | str
-T = TypeVar("T")
 
 
 class Verdict(StrEnum):
@@ -401,128 +395,3 @@ def conclusion(tensors: Iterable[TensorResult], not_compared: Iterable[NotCompar
         return Verdict.INCONCLUSIVE, 2
     verdicts = [*judged, *(n.verdict for n in not_compared)]
     return max(verdicts, key=lambda v: v.severity), max(v.exit_code for v in verdicts)
-
-
-RESULTS_SCHEMA = "accuracy-eval-results/1.2"
-ARRAYS = "arrays"  # family, suite and profile of arrays without operands: no case, no truth
-_PLAIN = frozenset({str, int, bool, type(None)})
-
-
-def to_json(value: Any) -> Any:
-    """Plain JSON data of a record: dataclasses become objects, tuples arrays, NaN/±Inf the strings "NaN"/"Inf"/"-Inf"."""
-    if type(value) in _PLAIN or (type(value) is float and math.isfinite(value)):
-        return value  # nine of ten values of a results file
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, StrEnum):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(k): to_json(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json(v) for v in value]
-    if isinstance(value, np.ndarray):
-        return to_json(value.tolist())
-    if isinstance(value, np.generic):
-        return to_json(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Inf" if value > 0 else "-Inf")
-    if isinstance(value, int | float | str):
-        return value
-    raise UsageError(f"a {type(value).__name__} cannot be written to JSON: {value!r}")
-
-
-_NUMBERS = {"NaN": math.nan, "Inf": math.inf, "-Inf": -math.inf}
-
-
-def from_json(kind: type[T], data: Any) -> T:
-    """The record of class `kind` that `to_json` wrote; unknown keys are ignored (newer minor schema), missing ones take defaults."""
-    of_type: Any = kind
-    return typing.cast(T, _builder(of_type)(data))
-
-
-@functools.cache
-def _builder(kind: Any) -> Callable[[Any], Any]:
-    """What turns JSON data into a `kind`, made once per type: a dump of 10,000 cases asks half a million times."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        return _record_builder(kind)
-    if origin is tuple:
-        items = [_builder(a) for a in arguments if a is not Ellipsis]
-        if arguments[-1:] == (Ellipsis,):
-            return lambda data: tuple(map(items[0], _of_kind(list, data)))
-        return lambda data: tuple(build(v) for build, v in zip(items, _of_kind(list, data), strict=True))
-    if origin in (typing.Union, types.UnionType):
-        return _union_builder(arguments)
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return kind
-    if kind is float:
-        return _number
-    if kind in _WORDS:
-        return lambda data: _of_kind(kind, data)
-    if origin is Mapping:
-        return lambda data: _plain(_of_kind(dict, data))
-    return _any if kind is Any else _plain
-
-
-_WORDS = {str: "a text", int: "an integer", bool: "true or false", list: "an array", dict: "an object"}
-
-
-def _of_kind(kind: type, data: Any) -> Any:
-    if type(data) is not kind:
-        raise TypeError(f"expected {_WORDS[kind]}, found {data!r:.40}")
-    return data
-
-
-def _number(data: Any) -> float:
-    if type(data) in (int, float):
-        return float(data)
-    if isinstance(data, str) and data in _NUMBERS:
-        return _NUMBERS[data]
-    raise TypeError(f"expected a number, found {data!r:.40}")
-
-
-def _record_builder(kind: Any) -> Callable[[Any], Any]:
-    hints = typing.get_type_hints(kind)
-    builders = {f.name: _builder(hints[f.name]) for f in dataclasses.fields(kind)}
-
-    def build(data: Any) -> Any:
-        values = {}
-        for name, value in _of_kind(dict, data).items():
-            if name in builders:
-                try:
-                    values[name] = builders[name](value)
-                except (TypeError, ValueError) as error:
-                    raise type(error)(f"{name}: {error}") from error
-        return kind(**values)
-
-    return build
-
-
-def _union_builder(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
-    concrete = [a for a in arguments if a is not type(None)]
-    only = _builder(concrete[0]) if len(concrete) == 1 else None
-    words = ", ".join(_WORDS.get(a, "a number") for a in concrete)
-
-    def build(data: Any) -> Any:
-        if data is None and type(None) in arguments:
-            return None
-        if only is not None:
-            return only(data)
-        if isinstance(data, str) and float in arguments:
-            return _NUMBERS.get(data, data)
-        if type(data) not in concrete:
-            raise TypeError(f"expected {words}, found {data!r:.40}")
-        return data
-
-    return build
-
-
-def _any(data: Any) -> Any:
-    """Untyped data: as it is, but the strings that stand for NaN and infinities become numbers."""
-    return _NUMBERS.get(data, data) if isinstance(data, str) else _plain(data)
-
-
-def _plain(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {k: _any(v) for k, v in data.items()}
-    return [_any(v) for v in data] if isinstance(data, list) else data

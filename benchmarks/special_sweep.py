@@ -27,8 +27,8 @@ from accuracy_eval.cpu_ref.special import evaluate, limit_ulps
 from accuracy_eval.cpu_ref.special_functions import FUNCTIONS, Function
 from accuracy_eval.cpu_ref.special_profile import FunctionProfile, RangeErrors
 from accuracy_eval.formats import get_format, ulp
+from accuracy_eval.json_data import to_json
 from accuracy_eval.ops.special import TORCH
-from accuracy_eval.records import to_json
 
 CHUNK = 1 << 26
 F32 = get_format("float32")

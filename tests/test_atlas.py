@@ -21,7 +21,7 @@ from accuracy_eval.cpu_ref.special_profile import profile
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.formats import decode, encode
-from accuracy_eval.records import to_json
+from accuracy_eval.json_data import to_json
 
 CODES = np.arange(1 << 16, dtype=np.uint16)
 SUITE = parse_suite(

@@ -9,7 +9,8 @@ import pytest
 
 from accuracy_eval.backends import candidates
 from accuracy_eval.cli import cli, run
-from accuracy_eval.records import Results, from_json
+from accuracy_eval.json_data import from_json
+from accuracy_eval.records import Results
 from accuracy_eval.store import Dump
 
 GEMM = ["--op", "gemm", "--shape", "16x8x32"]

@@ -17,9 +17,10 @@ from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import CorruptFile, UsageError
 from accuracy_eval.formats import decode, encode
+from accuracy_eval.json_data import from_json, to_json
 from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import get_op
-from accuracy_eval.records import Attribution, CaseRecord, Results, TensorRecord, Verdict, from_json, to_json
+from accuracy_eval.records import Attribution, CaseRecord, Results, TensorRecord, Verdict
 from accuracy_eval.report.findings import attribution_sentence, findings
 from accuracy_eval.store import Dump, write_part
 

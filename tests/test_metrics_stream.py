@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from accuracy_eval.formats import encode
+from accuracy_eval.json_data import to_json
 from accuracy_eval.metrics import arguments, meter
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import Meter, measure
-from accuracy_eval.records import Coded, to_json
+from accuracy_eval.records import Coded
 
 SPECS = ((1e-2, 1e-3),)
 

@@ -14,7 +14,7 @@ import torch
 from support_fake_torch import device_names, device_record, fake_torch
 
 from accuracy_eval.backends import driver, platform
-from accuracy_eval.records import to_json
+from accuracy_eval.json_data import to_json
 
 EMPTY = Path("/nonexistent")
 

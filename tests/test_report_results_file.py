@@ -11,6 +11,7 @@ from support_results import gemm_results, hostile_results, many_results, passing
 
 from accuracy_eval.cli import run
 from accuracy_eval.errors import FileError, SchemaError
+from accuracy_eval.json_data import to_json
 from accuracy_eval.records import (
     Attribution,
     Case,
@@ -28,7 +29,6 @@ from accuracy_eval.records import (
     TensorResult,
     Verdict,
     WorstElement,
-    to_json,
 )
 from accuracy_eval.report import load_results, write_reports
 

@@ -207,7 +207,8 @@ def present(
     results: Results, *, forms: tuple[str, ...], out: str | None, strict: bool, quiet: bool, as_json: bool, verbose: bool = False
 ) -> int:
     """Write the reports, print table or JSON, and return the exit code."""
-    from accuracy_eval.records import Verdict, to_json
+    from accuracy_eval.json_data import to_json
+    from accuracy_eval.records import Verdict
     from accuracy_eval.report import write_reports
 
     folder = _report_folder(out, [d.label for d in results.dumps])

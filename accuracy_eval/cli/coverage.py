@@ -19,8 +19,8 @@ def coverage_command(dumps: tuple[str, ...], ops: tuple[str, ...], as_json: bool
     accuracy-eval coverage h200.h5 --op gemm --op attention
     """
     from accuracy_eval.coverage import coverage_of, coverage_text
+    from accuracy_eval.json_data import to_json
     from accuracy_eval.ops.registry import get_op
-    from accuracy_eval.records import to_json
     from accuracy_eval.store import Dump
 
     for op in ops:

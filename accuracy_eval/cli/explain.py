@@ -37,7 +37,7 @@ def explain_command(dump: str, cases: tuple[str, ...], unit: str | None, quiet: 
 
     from accuracy_eval.errors import UsageError
     from accuracy_eval.explained import explain_dump
-    from accuracy_eval.records import to_json
+    from accuracy_eval.json_data import to_json
 
     keep = case_filter({n: options.pop(n) for n in FILTERS})
     found: list[ExplainedOutput] = []

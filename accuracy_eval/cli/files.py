@@ -30,7 +30,7 @@ def inspect_command(
     accuracy-eval inspect h200.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42 --element 12,301
     """
     from accuracy_eval.errors import UsageError, counted
-    from accuracy_eval.records import to_json
+    from accuracy_eval.json_data import to_json
     from accuracy_eval.store import Dump
 
     d = Dump.open(dump)

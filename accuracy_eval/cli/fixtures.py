@@ -50,7 +50,7 @@ def verify_command(folder: Path, as_json: bool) -> int:
     accuracy-eval fixtures verify fixtures
     """
     from accuracy_eval.fixtures import verify
-    from accuracy_eval.records import to_json
+    from accuracy_eval.json_data import to_json
 
     count, drifts = verify(folder)
     if as_json:
@@ -79,8 +79,8 @@ def check_command(result: Path, fixture: Path, output: str, fmt: str, profile: s
     accuracy-eval fixtures check out.bin --fixture fixtures/gemm.fp8_unit.8x16x16 --format float32 --profile default
     """
     from accuracy_eval.fixtures import check_result
+    from accuracy_eval.json_data import to_json
     from accuracy_eval.messages import side_message
-    from accuracy_eval.records import to_json
 
     found = check_result(result, fixture, output=output, fmt=fmt, profile=profile)
     click.echo(json.dumps(to_json(found)) if as_json else side_message(found, found.sides[0]))

@@ -31,8 +31,8 @@ def prove_command(profiles: tuple[str, ...], input_class: str, as_json: bool) ->
     from accuracy_eval.errors import unknown
     from accuracy_eval.gates import builtin_profiles
     from accuracy_eval.inputs import INPUT_CLASSES
+    from accuracy_eval.json_data import to_json
     from accuracy_eval.prove import prove_all
-    from accuracy_eval.records import to_json
 
     if input_class not in INPUT_CLASSES:
         raise unknown("input class", input_class, INPUT_CLASSES, listed="inputs")

@@ -28,7 +28,7 @@ def screen_command(dumps: tuple[str, ...], labels: tuple[str, ...], quiet: bool,
     accuracy-eval screen node*.h5 --op gemm --json
     """
     from accuracy_eval.cli.compare import case_filter
-    from accuracy_eval.records import to_json
+    from accuracy_eval.json_data import to_json
     from accuracy_eval.screening import screen, screening_text
 
     keep = case_filter({n: options.pop(n) for n in FILTERS})

@@ -14,7 +14,8 @@ from accuracy_eval.compare.joining import Entry, Joined, Key, join, labels_of
 from accuracy_eval.compare.judging import How, ReferenceMode, compare_case, explainer_of
 from accuracy_eval.digests import program_digest
 from accuracy_eval.gates import load_profile
-from accuracy_eval.records import Case, CaseRecord, NotCompared, TensorResult, to_json
+from accuracy_eval.json_data import to_json
+from accuracy_eval.records import Case, CaseRecord, NotCompared, TensorResult
 from accuracy_eval.reference_cache import ReferenceCache
 from accuracy_eval.store import Dump
 

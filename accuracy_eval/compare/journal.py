@@ -26,7 +26,8 @@ from typing import Any, BinaryIO, Self
 from accuracy_eval.compare.comparison import Found
 from accuracy_eval.compare.joining import Key
 from accuracy_eval.errors import FileError, UsageError
-from accuracy_eval.records import NotCompared, TensorResult, Verdict, from_json, to_json
+from accuracy_eval.json_data import from_json, to_json
+from accuracy_eval.records import NotCompared, TensorResult, Verdict
 
 Judged = list[TensorResult | NotCompared]
 KINDS: dict[str, type[TensorResult | NotCompared]] = {"tensor": TensorResult, "not_compared": NotCompared}

@@ -17,7 +17,7 @@ from accuracy_eval.datapath.products import gemm
 from accuracy_eval.datapath.trees import summation_tree
 from accuracy_eval.errors import UnsupportedCase, UsageError
 from accuracy_eval.formats import Codes, get_format
-from accuracy_eval.records import to_json
+from accuracy_eval.json_data import to_json
 
 TREE_LENGTH, TREE_SIDE = 64, 128  # the product whose order of additions a card draws
 SPANNING = ("survivors", "rounding", "tiny_accumulator")  # questions whose terms lie in more than one block of 32

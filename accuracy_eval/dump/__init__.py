@@ -22,8 +22,9 @@ from accuracy_eval.dump.choosing import EVERY, chosen, expected_names, registere
 from accuracy_eval.dump.running import Here, Job, Settings
 from accuracy_eval.dump.workers import Crew
 from accuracy_eval.errors import FileError, UsageError, alike
+from accuracy_eval.json_data import to_json
 from accuracy_eval.messages import wrong_product
-from accuracy_eval.records import CaseRecord, to_json
+from accuracy_eval.records import CaseRecord
 
 Progress = Callable[[int, int, str], None]
 

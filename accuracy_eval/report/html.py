@@ -20,9 +20,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from accuracy_eval import messages
+from accuracy_eval.json_data import to_json
 from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.ops.spec import rows_and_columns
-from accuracy_eval.records import Attribution, GateResult, NotCompared, Results, Side, TensorResult, Verdict, to_json
+from accuracy_eval.records import Attribution, GateResult, NotCompared, Results, Side, TensorResult, Verdict
 from accuracy_eval.report import findings as first
 from accuracy_eval.report.platforms import lacking_facts, numerics_facts, platform_facts
 from accuracy_eval.report.rows import Row, by_maker, metric_names, shape_text, share_of_limit, tensor_rows

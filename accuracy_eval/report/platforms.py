@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accuracy_eval.records import DumpInfo, to_json
+from accuracy_eval.json_data import to_json
+from accuracy_eval.records import DumpInfo
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import FileError, SchemaError
-from accuracy_eval.records import RESULTS_SCHEMA, DumpInfo, GateInfo, NotCompared, Results, TensorResult, from_json, to_json
+from accuracy_eval.json_data import from_json, to_json
+from accuracy_eval.records import RESULTS_SCHEMA, DumpInfo, GateInfo, NotCompared, Results, TensorResult
 from accuracy_eval.report.consistency import contradictions
 
 NAME = "results.json"

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from accuracy_eval import messages
+from accuracy_eval.json_data import to_json
 from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.records import (
     ARRAYS,
@@ -25,7 +26,6 @@ from accuracy_eval.records import (
     TensorResult,
     Verdict,
     WorstElement,
-    to_json,
 )
 
 Value = str | int | float | bool | None

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import FileError
-from accuracy_eval.records import TensorRecord, to_json
+from accuracy_eval.json_data import to_json
+from accuracy_eval.records import TensorRecord
 from accuracy_eval.store.guard import document, open_file
 from accuracy_eval.store.schema import Entry, Key, Run, content_digest, dump_json, key_text, parse_index, parse_run
 

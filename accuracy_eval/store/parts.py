@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from accuracy_eval.digests import sha256_many
 from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.formats import get_format
-from accuracy_eval.records import CaseRecord, TensorRecord, to_json
+from accuracy_eval.json_data import to_json
+from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.building import Builder, abandoned, final_name
 from accuracy_eval.store.guard import document, open_file
 from accuracy_eval.store.schema import (

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.errors import CorruptFile, NotADump, SchemaError, UsageError
 from accuracy_eval.formats import FORMATS, Codes, get_format
-from accuracy_eval.records import CaseRecord, TensorRecord, to_json
+from accuracy_eval.json_data import to_json
+from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.guard import check_structure, damage_named, dataset, import_h5py, open_file
 from accuracy_eval.store.joining import Contents, Item, join, load
 from accuracy_eval.store.parts import part_files

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import CorruptFile, NotADump, SchemaError, UsageError
-from accuracy_eval.records import CaseRecord, TensorRecord, from_json, to_json
+from accuracy_eval.json_data import from_json, to_json
+from accuracy_eval.records import CaseRecord, TensorRecord
 
 SCHEMA_NAME = "accuracy-eval-dump"
 SCHEMA_MAJOR, SCHEMA_MINOR = 1, 0
