@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.backends.candidates import Candidate
 from accuracy_eval.records import Case
+from accuracy_eval.timeline import Timeline
 
 if TYPE_CHECKING:
     from accuracy_eval.datapath.card import Call
@@ -35,14 +36,16 @@ class Source:
 class Prepared:
     """A case with its operands where the backend wants them.
 
-    sources  operands as generated
-    inputs   under a recipe: codes and scales that the op multiplies
+    sources   operands as generated
+    inputs    under a recipe: codes and scales that the op multiplies
+    timeline  stages of preparing; digests may still be under way
     """
 
     case: Case
     sources: tuple[Source, ...]
     tensors: Mapping[str, Any]
     inputs: tuple[Source, ...] = ()
+    timeline: Timeline = field(default_factory=Timeline)
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Outcome:
     results: tuple[Result, ...]
     repeats: int
     notes: Mapping[str, Any] = field(default_factory=dict)
+    timeline: Timeline = field(default_factory=Timeline)
 
 
 class Backend(Protocol):

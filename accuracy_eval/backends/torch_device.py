@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,6 +19,7 @@ from accuracy_eval.backends.base import POISONS, Outcome, Prepared, Result, Sour
 from accuracy_eval.backends.candidates import Candidate, registered
 from accuracy_eval.backends.certificates import Certificate, Checked, certifiable
 from accuracy_eval.backends.kernels import parse_kernel, record_kernels
+from accuracy_eval.backends.reference import ready
 from accuracy_eval.backends.together import Together
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError
@@ -27,6 +30,7 @@ from accuracy_eval.ops.relations import Fill
 from accuracy_eval.ops.spec import Operand, OpSpec, Output
 from accuracy_eval.records import Case, Coded
 from accuracy_eval.threads import thread_count
+from accuracy_eval.timeline import Span, Timeline
 
 if TYPE_CHECKING:
     from accuracy_eval.datapath.card import Call
@@ -67,6 +71,7 @@ class TorchBackend:
         self._certified: tuple[Case, Certificate] | None = None
         self._together = Together("nccl" if self.on_gpu else "gloo", self.torch.cuda.device_count)
         self._pool = ThreadPoolExecutor(max(2, min(16, thread_count())), thread_name_prefix="digest")
+        self._timeline = Timeline()  # of what is being prepared or run now
 
     def platform(self) -> dict[str, Any]:
         return dict(self._platform)
@@ -98,6 +103,7 @@ class TorchBackend:
 
     def prepare(self, case: Case) -> Prepared:
         """Operands on the device in stored orientation, digests of their canonical codes under way on host threads."""
+        self._timeline = Timeline()
         spec = get_op(case.op)
         operands = spec.operands(case, self.encoding)
         if case.recipe and spec.received is not None:
@@ -108,10 +114,12 @@ class TorchBackend:
             self.dtype(o.format)
         if case.format == "tfloat32" and not self.on_gpu:
             raise UnsupportedCase("TF32 is a mode of GPU matrix units; this is a CPU")
-        if case.lane == "random":
-            made = spec.own_codes(case, self.encoding) if spec.own_codes else {}
-        else:
-            made = operand_codes(spec, case, self.encoding)
+        made: dict[str, Codes] = {}
+        if case.lane != "random":
+            with self._timeline.stage("make", _bytes(operands)):
+                made = operand_codes(spec, case, self.encoding)
+        elif spec.own_codes:
+            made = spec.own_codes(case, self.encoding)
         sources, tensors = [], {}
         relation = spec.relation(case)
         fill = relation.fill if relation else ""
@@ -121,7 +129,7 @@ class TorchBackend:
             tensors[o.name] = self._place(
                 tensor.transpose(-2, -1).contiguous() if o.transposed else tensor, case.input_class if case.lane == "random" else "", fill
             )
-        return Prepared(case, tuple(sources), tensors)
+        return Prepared(case, tuple(sources), tensors, timeline=self._timeline)
 
     def _quantised(self, spec: OpSpec, case: Case) -> Prepared:
         """Codes and scales made on the host by our quantiser, then copied: the device never rounds an operand."""
@@ -129,17 +137,41 @@ class TorchBackend:
         made = quantised_inputs(spec, case, stored_inputs(spec, case, self.encoding, codes, compiled=not self.on_gpu))
         tensors = {name: self.to_device(coded.codes, coded.format) for name, coded in made.items()}
         sources = (self._source(o.name, Coded(codes[o.name], o.format)) for o in spec.operands(case, self.encoding))
-        return Prepared(case, tuple(sources), tensors, tuple(self._source(name, coded) for name, coded in made.items()))
+        inputs = tuple(self._source(name, coded) for name, coded in made.items())
+        return Prepared(case, tuple(sources), tensors, inputs, self._timeline)
 
     def _shared_out(self, spec: OpSpec, case: Case) -> Prepared:
         """Operands that stay on the host until each rank has its row."""
         codes = operand_codes(spec, case, self.encoding)
         held = {o.name: Coded(codes[o.name], o.format) for o in spec.operands(case, self.encoding)}
-        return Prepared(case, tuple(self._source(name, coded) for name, coded in held.items()), held)
+        return Prepared(case, tuple(self._source(name, coded) for name, coded in held.items()), held, timeline=self._timeline)
 
     def _source(self, name: str, coded: Coded) -> Source:
-        digest = self._pool.submit(lambda: sha256_codes(coded.codes))
-        return Source(name, coded.format, coded.shape, digest, lambda: coded.codes)
+        return Source(name, coded.format, coded.shape, self._digest(ready(coded.codes)), lambda: coded.codes)
+
+    def _digest(self, host: Future[Codes]) -> Future[str]:
+        timeline = self._timeline
+
+        def made() -> str:
+            codes = host.result()
+            with timeline.stage("digest", codes.nbytes):
+                return sha256_codes(codes)
+
+        return self._pool.submit(made)
+
+    @contextmanager
+    def _stage(self, name: str, size: int) -> Iterator[None]:
+        """The block is work of that stage: on a GPU, what it queues there is timed, not the queueing."""
+        if not self.on_gpu:
+            with self._timeline.stage(name, size):
+                yield
+            return
+        start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began = time.time()
+        start.record()
+        yield
+        end.record()
+        self._timeline.add(Span(name, began, lambda: float(start.elapsed_time(end)) / 1000, size))
 
     def _operand(self, case: Case, o: Operand, codes: Codes | None) -> tuple[Source, Any]:
         elements = int(np.prod(o.shape, dtype=np.int64))
@@ -155,14 +187,16 @@ class TorchBackend:
 
             large = torch_inputs.supports(case.input_class, o.format)
         if large:
-            tensor = torch_inputs.generate(self.torch, self.device, case.op, o.name, o.shape, case.input_class, case.seed, o.format)
+            with self._stage("make", _bytes([o])):
+                tensor = torch_inputs.generate(self.torch, self.device, case.op, o.name, o.shape, case.input_class, case.seed, o.format)
             host = self.to_host(tensor, o.format)
         else:
-            found = codes if codes is not None else random_codes(case, o, compiled=False if self.on_gpu else None)
-            tensor = self.to_device(found, o.format)
-            host = self._pool.submit(lambda: found)
-        digest = self._pool.submit(lambda: sha256_codes(host.result()))
-        return Source(o.name, o.format, o.shape, digest, host.result), tensor
+            if codes is None:
+                with self._timeline.stage("make", _bytes([o])):
+                    codes = random_codes(case, o, compiled=False if self.on_gpu else None)
+            tensor = self.to_device(codes, o.format)
+            host = ready(codes)
+        return Source(o.name, o.format, o.shape, self._digest(host), host.result), tensor
 
     def _place(self, tensor: Any, input_class: str, fill: Fill = "") -> Any:
         """Views that libraries treat differently: rows wider apart than they are long, and a base 3 elements off alignment.
@@ -194,7 +228,9 @@ class TorchBackend:
         """A tensor of the format's dtype holding these codes, bit for bit; of bytes where an element has fewer than 8 bits."""
         width = codes.dtype.itemsize
         integers = np.ascontiguousarray(codes).reshape(codes.shape).view(_INTEGERS[width])
-        tensor = self.torch.from_numpy(integers.copy() if not integers.flags.writeable else integers).to(self.device)
+        held = self.torch.from_numpy(integers.copy() if not integers.flags.writeable else integers)
+        with self._stage("to_device", codes.nbytes):
+            tensor = held.to(self.device)
         return tensor if get_format(fmt).bits < 8 else tensor.view(self.dtype(_HELD_AS.get(fmt, fmt)))
 
     def _integers(self, tensor: Any) -> Any:
@@ -206,8 +242,11 @@ class TorchBackend:
         integers = self._integers(tensor)
         if not self.on_gpu:
             return self._pool.submit(lambda: integers.numpy().view(storage))
-        host = self.torch.empty(integers.shape, dtype=integers.dtype, pin_memory=True)
-        host.copy_(integers, non_blocking=True)
+        size = integers.numel() * integers.element_size()
+        with self._timeline.stage("pin", size):
+            host = self.torch.empty(integers.shape, dtype=integers.dtype, pin_memory=True)
+        with self._stage("to_host", size):
+            host.copy_(integers, non_blocking=True)
         event = self.torch.cuda.Event()
         event.record()
 
@@ -223,6 +262,7 @@ class TorchBackend:
     # running
 
     def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int, kernels: bool = False, certify: bool = False) -> Outcome:
+        self._timeline = Timeline()
         case = prepared.case
         outputs = get_op(case.op).outputs(case, self.encoding)
         for o in outputs:
@@ -236,6 +276,7 @@ class TorchBackend:
         tf32 = case.format == "tfloat32"
         # kernels of others may write to their operands; the copy also gives the next candidate what it should have
         kept = {} if candidate.built_in else {n: t.detach().clone() for n, t in prepared.tensors.items()}
+        handled = _bytes(outputs) + sum(t.numel() * t.element_size() for t in prepared.tensors.values())
         found: list[dict[str, Any]] = []
         certificate = self._certificate(prepared) if certify and certifiable(case) else None
         checked: list[Checked] = []
@@ -243,7 +284,8 @@ class TorchBackend:
             for index in range(max(1, repeats)):
                 out = {o.name: self.poisoned(o, POISONS[index % 2]) for o in outputs}
                 self.leave_poison(outputs, POISONS[index % 2])
-                result = self.call(candidate, prepared, out)
+                with self._stage("run", handled):
+                    result = self.call(candidate, prepared, out)
                 self.check(candidate, outputs, result)
                 if not candidate.built_in:  # a kernel may hand out the same buffer on every call
                     result = {name: t.detach().clone() for name, t in result.items()}
@@ -262,7 +304,7 @@ class TorchBackend:
             notes["certificate"] = {"runs": len(checked), "wrong": [{"run": i, **w} for i, c in enumerate(checked) if (w := c.wrong())]}
         if kernels:
             notes |= self._kernels(candidate, prepared, outputs, tf32)
-        return Outcome(results, len(found), {name: note for name, note in notes.items() if note})
+        return Outcome(results, len(found), {name: note for name, note in notes.items() if note}, self._timeline)
 
     def _certificate(self, prepared: Prepared) -> Certificate:
         """The certificate of a case's operands, made once for all candidates."""
@@ -349,6 +391,10 @@ class TorchBackend:
             unwritten = int((first & second).sum())
         hosts: list[Future[Codes]] = [self.to_host(t, output.format) for t in distinct]
         return Result(output.name, output.format, output.shape, tuple(hosts), unwritten)
+
+
+def _bytes(tensors: Iterable[Operand | Output]) -> int:
+    return sum(math.prod(t.shape) * get_format(t.format).storage.itemsize for t in tensors)
 
 
 def _pattern(byte: int, size: int) -> int:

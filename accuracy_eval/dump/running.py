@@ -26,6 +26,7 @@ from accuracy_eval.errors import UnsupportedCase, described
 from accuracy_eval.formats import get_format
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case, CaseRecord, TensorRecord
+from accuracy_eval.timeline import Timeline
 
 MOST_IN_FLIGHT = 16 << 30  # bytes of operands and outputs on the host that are not yet digested and written
 LEAST_IN_FLIGHT = 1 << 30
@@ -135,10 +136,11 @@ class Runner:
                     failure = error
             # not the tensors: those would hold device memory until written
             sources, inputs = (prepared.sources, prepared.inputs) if prepared else ((), ())
+            timeline = prepared.timeline + outcome.timeline if prepared and outcome else Timeline()
             size = _size((*sources, *inputs), outcome)
             self._budget.take(size)
             times = {"seat": settings.seat, "began": round(began, 3), "run_s": round(time.monotonic() - started, 6)}
-            written = _Written(job.case, candidate, sources, inputs, outcome, failure, size, times)
+            written = _Written(job.case, candidate, sources, inputs, outcome, failure, size, times, timeline)
             yield self._writers.submit(self._write, written, settings)
 
     def _write(self, w: _Written, settings: Settings) -> CaseRecord:
@@ -155,10 +157,13 @@ class Runner:
             for r in w.outcome.results if w.outcome else ():
                 for number, future in enumerate(r.codes, 1):
                     name = r.name if number == 1 else f"{r.name}#{number}"
-                    arrays[name] = future.result()
-                    tensors.append(TensorRecord(name, "output", r.format, r.shape, sha256_codes(arrays[name])))
+                    codes = arrays[name] = future.result()
+                    with w.timeline.stage("digest_output", codes.nbytes):
+                        digest = sha256_codes(codes)
+                    tensors.append(TensorRecord(name, "output", r.format, r.shape, digest))
             record = w.record(tuple(tensors))
-            store.write_part(settings.parts, record, arrays, info=settings.info, platform=settings.run, times=w.times)
+            times = {**w.times, "stages": w.timeline.stages(since=w.times["began"])}
+            store.write_part(settings.parts, record, arrays, info=settings.info, platform=settings.run, times=times)
             return record
         finally:
             self._budget.give(w.size)
@@ -176,6 +181,7 @@ class _Written:
     failure: Exception | None
     size: int
     times: Mapping[str, Any]
+    timeline: Timeline
 
     def record(self, tensors: tuple[TensorRecord, ...]) -> CaseRecord:
         results = self.outcome.results if self.outcome else ()
