@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accuracy_eval import messages
-from accuracy_eval.errors import FileError, UsageError, unknown
+from accuracy_eval.errors import FileError, UsageError, counted, unknown
 from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.records import NotCompared, Results, Side, TensorResult, Verdict
 from accuracy_eval.report import load_results
@@ -202,7 +202,7 @@ def series(dated: Sequence[Dated], metric: str, cases: Iterable[str] = ()) -> li
                     points.setdefault(((t.case_id, t.candidate, t.tensor), s.label), []).append((i, float(value), s.verdict))
     missing = wanted - {case for (case, _, _), _ in points}
     if missing:
-        raise UsageError(f"case {', '.join(sorted(missing))}: none of the {len(dated)} results has {metric} of it")
+        raise UsageError(f"case {', '.join(sorted(missing))}: none of {counted(len(dated), 'result')} has {metric} of it")
     found = [Series(key, label, tuple(values)) for (key, label), values in points.items() if len(values) > 1]
     return sorted(found, key=lambda s: (-s.spread, s.title))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accuracy_eval.cases import Expectation, expectations
+from accuracy_eval.errors import counted
 from accuracy_eval.records import CaseRecord
 
 
@@ -136,7 +137,7 @@ def states_text(records: Sequence[CaseRecord]) -> list[str]:
             if digest != digests[ident, base].get(output):
                 first.setdefault(name, f"{ident} {output}")
     return [
-        f"{name}: {same[name]} of {total[name]} outputs have the bytes of {name.partition('+')[0]}"
+        f"{name}: {same[name]} of {counted(n, 'output')} {'has' if n == 1 else 'have'} the bytes of {name.partition('+')[0]}"
         + (f"; the first that does not: {first[name]}" if name in first else "")
-        for name in total
+        for name, n in total.items()
     ]

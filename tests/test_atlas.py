@@ -132,7 +132,7 @@ def test_the_page_shows_cards_functions_and_differences_and_needs_no_network(tmp
     dump(gemm, ModelBackend("MI300X"), tmp_path / "c.h5", probe=True)
     out = tmp_path / "page.html"
     assert run(["atlas", *(str(tmp_path / f"{n}.h5") for n in "abc"), "-o", str(out)]) == 0
-    assert capsys.readouterr().out == f"{out}: 3 platforms, 1 numerics cards, 4 rows of special functions\n"
+    assert capsys.readouterr().out == f"{out}: 3 platforms, 1 numerics card, 4 rows of special functions\n"
     page = Page()
     page.feed(out.read_text())
     assert page.open == []

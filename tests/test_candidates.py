@@ -174,7 +174,7 @@ def test_a_graph_is_replayed_over_poison_and_equals_the_eager_run(tmp_path):
     assert by_name["default+graph"].status == "done", by_name["default+graph"].reason
     assert by_name["default+graph"].tensors[-1].sha256 == by_name["default"].tensors[-1].sha256
     assert states_text(list(by_name.values())) == [
-        "default+graph: 1 of 1 outputs have the bytes of default", "default+stream: 1 of 1 outputs have the bytes of default",
+        "default+graph: 1 of 1 output has the bytes of default", "default+stream: 1 of 1 output has the bytes of default",
     ]  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def test_a_kernel_whose_rows_depend_on_each_other_shows_in_the_batch(tmp_path):
     dumped(tmp_path / "a.h5", suite(), candidates=["couples-rows"], states=["alone"])
     (line,) = states_text(Dump.open(tmp_path / "a.h5").records)
     assert line == (
-        "couples-rows+alone: 0 of 1 outputs have the bytes of couples-rows; the first that does not: gemm.m8.n6.k32.nt.float32.normal.s0 d"
+        "couples-rows+alone: 0 of 1 output has the bytes of couples-rows; the first that does not: gemm.m8.n6.k32.nt.float32.normal.s0 d"
     )
 
 

@@ -344,7 +344,7 @@ def test_two_vendors_dumps_are_imported_and_compared(tmp_path, capsys):
         saved(folder / f"{vendor}_attention_float32_tiny_q4_kv4_hq1_hkv1_hdqk8_hdv8_bs1.pt", {n: torch.ones(1, 4, 1, 8) for n in names})
         saved(folder / "notes.pt", torch.ones(1))
         assert run(["import", str(folder), "-o", str(tmp_path / f"{vendor.lower()}.safetensors")]) == 0
-        assert f"9 tensors of {vendor}, 1 files passed over for their names: notes.pt" in capsys.readouterr().out
+        assert f"9 tensors of {vendor}, 1 file passed over for their names: notes.pt" in capsys.readouterr().out
     results = compare_arrays(tmp_path / "amd.safetensors", tmp_path / "nvidia.safetensors")
     verdicts = {t.case_id: t.verdict for t in results.tensors}
     assert len(verdicts) == 9

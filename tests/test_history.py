@@ -148,12 +148,19 @@ def test_the_page_is_well_formed_and_has_a_point_a_date(nightly: Path, tmp_path:
 def test_the_command_charts_and_says_how_much_moved(nightly: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["history", str(nightly), "--metric", "snr_db"]) == 0
     assert capsys.readouterr().out.startswith("3 results, 2026-11-28 to 2026-11-30: snr_db moved in 1 of 2 series")
+
+
+def test_one_result_is_counted_in_the_singular(nightly: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for later in ("2026-11-29", "2026-11-30"):
+        (nightly / later / "results.json").unlink()
+    assert run(["history", str(nightly)]) == 0
+    assert capsys.readouterr().out.startswith("1 result, 2026-11-28 to 2026-11-28: rel_fro moved in 0 of 0 series")
     assert (nightly / "history.html").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--metric", "snr"], "unknown metric 'snr'"), (["--case", "x"], "case x: none of the 3 results has rel_fro of it")],
+    [(["--metric", "snr"], "unknown metric 'snr'"), (["--case", "x"], "case x: none of 3 results has rel_fro of it")],
 )
 def test_an_unknown_metric_or_case_is_one_error(
     nightly: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]

@@ -32,6 +32,11 @@ def test_a_sealed_prediction_is_a_dump_that_compare_takes(tmp_path: Path, capsys
     assert "exists already" in capsys.readouterr().err
 
 
+def test_one_case_is_counted_in_the_singular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["predict", *GEMM[:6], "--unit", "cdna3", "-o", str(tmp_path / "a.h5"), "-q"]) == 0
+    assert "1 of 1 case predicted by model:cdna3\n" in capsys.readouterr().out
+
+
 def test_what_is_not_known_is_not_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", *GEMM, "--unit", "MI350X", "-o", str(tmp_path / "a.h5"), "-q"]) == 0
     assert "1 of 2 cases predicted by model:cdna4, 1 the unit does not take or whose arithmetic is not known" in capsys.readouterr().out

@@ -308,9 +308,14 @@ def test_console_of_three_dumps_lists_all_pairs() -> None:
 
 
 def test_command_to_reproduce_is_quoted_and_keeps_the_profile() -> None:
-    dumps = (replace(H200, file="my h200.h5"), CPU)
+    dumps = (replace(H200, file="my h200.h5", platform={"label": "h200"}), CPU)
     assert reproduce(results_of((), dumps=dumps), "exp.n8;rm") == "accuracy-eval compare 'my h200.h5' cpu.h5 --case 'exp.n8;rm'"
     assert reproduce(results_of((), profile="l3"), "x") == "accuracy-eval compare h200.h5 cpu.h5 --case x --gates l3"
+
+
+def test_command_to_reproduce_gives_the_names_that_were_given() -> None:
+    dumps = (replace(H200, label="nvidia"), replace(CPU, label="my cpu"))
+    assert reproduce(results_of((), dumps=dumps), "x") == "accuracy-eval compare h200.h5 cpu.h5 --case x --label nvidia --label 'my cpu'"
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_only_chosen_cases_are_sent(ssh: list[str], dumps: Path, tmp_path: Path)
 
 def test_nothing_chosen_is_an_error(ssh: list[str], dumps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["transfer", str(dumps / "a.h5"), f"lab:{tmp_path}/far/", "--include", "exp*", *ssh]) == 2
-    assert "none of its 2 results match; nothing to extract" in capsys.readouterr().err
+    assert "none of its 2 results matches; nothing to extract" in capsys.readouterr().err
 
 
 def test_a_part_of_a_dump_on_another_host_is_refused(ssh: list[str], capsys: pytest.CaptureFixture[str]) -> None:

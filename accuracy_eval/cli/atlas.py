@@ -17,9 +17,11 @@ def atlas_command(dumps: tuple[str, ...], out: str) -> int:
     accuracy-eval atlas h200.h5 mi300x.h5 -o atlas.html
     """
     from accuracy_eval.atlas import atlas, write
+    from accuracy_eval.errors import counted
 
     found = atlas(dumps)
     path = write(found, out)
     cards = sum(bool(p.card) for p in found.platforms)
-    click.echo(f"{path}: {len(found.platforms)} platforms, {cards} numerics cards, {len(found.functions)} rows of special functions")
+    numbers = counted(len(found.platforms), "platform"), counted(cards, "numerics card"), counted(len(found.functions), "row")
+    click.echo(f"{path}: {', '.join(numbers)} of special functions")
     return 0

@@ -191,7 +191,9 @@ def _print_plan(suite: Any, device: str, workers: int | Literal["all"] | None, a
 
 def summary_text(summary: Any, device: str) -> str:
     """One line, then one a thing to know."""
-    counts = f"{summary.done} done, {summary.unsupported} unsupported, {summary.error} errors"
+    from accuracy_eval.errors import counted
+
+    counts = f"{summary.done} done, {summary.unsupported} unsupported, {counted(summary.error, 'error')}"
     resumed = f", {summary.resumed} kept from before" if summary.resumed else ""
     lines = [f"{summary.path}: {counts}{resumed} on {device} in {summary.time_s:.1f} s"]
     lines += [f"  unsupported {n} × {reason}" for reason, n in Counter(summary.reasons).most_common(MOST_REASONS)]

@@ -59,7 +59,8 @@ def run_command(
     plan = load_fleet(fleet)
     paths = _dumps(plan, options_of(connection), push=push, fresh=fresh, patience_s=patience, quiet=quiet or as_json)
     with progress("compare", quiet=quiet or as_json) as update:
-        results = compare_dumps(*paths, gates=plan.gates, reference=plan.reference, progress=update)  # type: ignore[arg-type]
+        names = [h.name for h in plan.hosts]
+        results = compare_dumps(*paths, labels=names, gates=plan.gates, reference=plan.reference, progress=update)  # type: ignore[arg-type]
     return present(results, forms=wanted, out=out or str(plan.out / "report"), strict=strict, quiet=quiet, as_json=as_json)
 
 

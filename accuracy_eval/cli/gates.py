@@ -44,6 +44,8 @@ def prove_command(profiles: tuple[str, ...], input_class: str, as_json: bool) ->
 
 def proof_text(proof: Proof) -> str:
     """The detection table of a profile, notes on what was not caught, gates that cannot fail, and broken claims."""
+    from accuracy_eval.errors import counted
+
     notes: list[str] = []
     names = list(dict.fromkeys(c.column for c in proof.cells))
     rows = [["", *(f"{name} operands" for name in names)]]
@@ -58,7 +60,7 @@ def proof_text(proof: Proof) -> str:
     lines += [f"  gate {gate} cannot fail: no mutation breaks it on {where}" for gate, where in _blunt(proof).items()]
     lines += [f"  BROKEN CLAIM: {text}" for text in proof.broken]
     caught, seen = (sum(c.status in s for c in proof.cells) for s in (("caught",), ("caught", "missed")))
-    lines.append(f"  {caught} of {seen} results that differ were caught; {len(proof.broken)} claims broken")
+    lines.append(f"  {caught} of {seen} results that differ were caught; {counted(len(proof.broken), 'claim')} broken")
     return "\n".join(lines)
 
 

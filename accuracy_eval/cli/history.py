@@ -22,6 +22,7 @@ def history_command(folder: str, metric: str, cases: tuple[str, ...], out: str |
     accuracy-eval history reports/nightly
     accuracy-eval history reports/nightly --metric budget_max --case gemm.m512.n128.k256.nt.bfloat16.normal.s42
     """
+    from accuracy_eval.errors import counted
     from accuracy_eval.history import dated_results, series, write_history
 
     dated = dated_results(folder)
@@ -29,7 +30,8 @@ def history_command(folder: str, metric: str, cases: tuple[str, ...], out: str |
     written = write_history(dated, metric, found, out or folder)
     if not quiet:
         moved = sum(s.spread != 1 for s in found)
-        click.echo(f"{len(dated)} results, {dated[0].date} to {dated[-1].date}: {metric} moved in {moved} of {len(found)} series")
+        span = f"{counted(len(dated), 'result')}, {dated[0].date} to {dated[-1].date}"
+        click.echo(f"{span}: {metric} moved in {moved} of {len(found)} series")
         for path in written:
             click.echo(f"  {path}")
     return 0

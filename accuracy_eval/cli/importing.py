@@ -20,7 +20,7 @@ def import_command(sources: tuple[Path, ...], out: Path, quiet: bool) -> int:
     accuracy-eval compare mi300x.safetensors h200.safetensors
     The vendor leaves the names, so that two imports join. Inputs are not in such dumps: the tensors are compared with each other.
     """
-    from accuracy_eval.errors import UsageError
+    from accuracy_eval.errors import UsageError, counted
     from accuracy_eval.foreign.importing import import_dumps
     from accuracy_eval.foreign.safetensors import write_safetensors
 
@@ -29,8 +29,7 @@ def import_command(sources: tuple[Path, ...], out: Path, quiet: bool) -> int:
     found = import_dumps(sources)
     write_safetensors(out, found.tensors, {"vendors": ", ".join(found.vendors)})
     if not quiet:
-        passed = (
-            f", {len(found.passed_over)} files passed over for their names: {', '.join(found.passed_over)}" if found.passed_over else ""
-        )
-        click.echo(f"{out}: {len(found.tensors)} tensors of {', '.join(found.vendors)}{passed}")
+        over = found.passed_over
+        passed = f", {counted(len(over), 'file')} passed over for their names: {', '.join(over)}" if over else ""
+        click.echo(f"{out}: {counted(len(found.tensors), 'tensor')} of {', '.join(found.vendors)}{passed}")
     return 0

@@ -31,7 +31,7 @@ def predict_command(suite: str | None, unit: str, out: str, seed: int | None, qu
 
     from accuracy_eval.backends.model import ModelBackend
     from accuracy_eval.dump import dump
-    from accuracy_eval.errors import UsageError
+    from accuracy_eval.errors import UsageError, counted
     from accuracy_eval.ops.registry import get_op
     from accuracy_eval.store import Dump
 
@@ -44,5 +44,6 @@ def predict_command(suite: str | None, unit: str, out: str, seed: int | None, qu
         summary = dump(replace(chosen, cases=cases), backend, out, repeats=1, progress=update)
     digest = Dump.open(summary.path).content_digest
     left = f", {summary.unsupported} the unit does not take or whose arithmetic is not known" if summary.unsupported else ""
-    click.echo(f"{summary.path}: {summary.done} of {len(cases)} cases predicted by {backend.name}{left}\ncontent digest {digest}")
+    predicted = f"{summary.done} of {counted(len(cases), 'case')} predicted by {backend.name}{left}"
+    click.echo(f"{summary.path}: {predicted}\ncontent digest {digest}")
     return 0 if summary.done else 2

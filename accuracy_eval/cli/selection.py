@@ -38,7 +38,7 @@ def chosen_suite(suite: str | None, chosen: dict[str, tuple[str, ...]], *, seed:
     from dataclasses import replace
 
     from accuracy_eval.cases import filter_cases, load_suite, parse_suite, with_bases, with_seed
-    from accuracy_eval.errors import UsageError
+    from accuracy_eval.errors import UsageError, counted
 
     if suite is None:
         if not chosen["ops"] or not chosen["shapes"]:
@@ -51,7 +51,7 @@ def chosen_suite(suite: str | None, chosen: dict[str, tuple[str, ...]], *, seed:
         whole = load_suite(suite, max_m=max_m, huge=huge)
         kept = filter_cases(whole.cases, **chosen)
         if not kept:
-            raise UsageError(f"suite {suite}: none of its {len(whole.cases)} cases match the given filters")
+            raise UsageError(f"suite {suite}: none of its {counted(len(whole.cases), 'case')} matches the given filters")
         found = replace(whole, cases=tuple(kept))
     found = replace(found, cases=tuple(with_bases(found.cases)))
     return found if seed is None else replace(found, cases=tuple(with_seed(found.cases, seed)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from accuracy_eval.errors import UsageError, counted
+from accuracy_eval.labels import default_labels
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding
 from accuracy_eval.records import Case, CaseRecord, NotCompared, Verdict
@@ -36,23 +36,14 @@ class Entry:
 
 
 def labels_of(dumps: Sequence[Dump], given: Sequence[str]) -> list[str]:
-    if given and len(given) != len(dumps):
+    """The given names, one a dump, or those by default. UsageError for another number of them, and for equal ones."""
+    if not given:
+        return default_labels([(d.platform, d.path) for d in dumps])
+    if len(given) != len(dumps):
         raise UsageError(f"{counted(len(given), 'label')} for {counted(len(dumps), 'dump')}; give one each")
-    devices = [str(d.platform.get("label") or _slug(d.path.stem)) for d in dumps]
-    # two dumps of one device are told apart by their files' names
-    names = list(given) or [_slug(d.path.stem) if devices.count(n) > 1 else n for n, d in zip(devices, dumps, strict=True)]
-    if given and len(set(given)) != len(given):
+    if len(set(given)) != len(given):
         raise UsageError(f"labels {', '.join(given)}: two are equal; a report could not tell the dumps apart")
-    seen: dict[str, int] = {}
-    unique = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        unique.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
-    return unique
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "dump"
+    return list(given)
 
 
 def join(entries: Sequence[Entry], cases: Sequence[str], keep: Callable[[Case], bool]) -> Joined:

@@ -21,7 +21,7 @@ from accuracy_eval.cases import Suite, case_id
 from accuracy_eval.dump.choosing import EVERY, chosen, expected_names, registered_facts
 from accuracy_eval.dump.running import Here, Job, Settings
 from accuracy_eval.dump.workers import Crew
-from accuracy_eval.errors import FileError, UsageError, alike
+from accuracy_eval.errors import FileError, UsageError, alike, counted
 from accuracy_eval.json_data import to_json
 from accuracy_eval.messages import wrong_product
 from accuracy_eval.records import CaseRecord
@@ -109,7 +109,7 @@ def dump(
         store.unpack(out, parts)
     finished = store.intact(parts) if parts.exists() else set()
     if parts.exists() and store.part_files(parts) and not resume:
-        raise UsageError(f"{parts} holds {len(finished)} results of an unfinished dump; go on with --resume, or remove it")
+        raise UsageError(f"{parts} holds {counted(len(finished), 'result')} of an unfinished dump; go on with --resume, or remove it")
     if finished:
         _same_run(parts, info, provenance)
     try:

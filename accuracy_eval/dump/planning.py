@@ -151,8 +151,9 @@ def table(p: Plan) -> str:
     widths = [max(len(r[i]) for r in rows) for i in range(len(head))]
     text = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))) for r in rows]
     share = f" on {p.workers} workers" if p.workers > 1 else ""
+    cases = sum(x.cases for x in p.lines)
     text.append(
-        f"suite {p.suite}: {sum(x.cases for x in p.lines):,} cases, about {duration(p.seconds)}{share} (rates of {p.rates}), "
+        f"suite {p.suite}: {cases:,} case{'s' * (cases != 1)}, about {duration(p.seconds)}{share} (rates of {p.rates}), "
         f"{_bytes(p.disk)} of disk while packing, {_bytes(p.memory)} of device memory"
     )
     return "\n".join(text)

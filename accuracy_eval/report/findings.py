@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from accuracy_eval import messages
+from accuracy_eval.errors import counted
 from accuracy_eval.records import Attribution, NotCompared, Pair, Results, Side, TensorResult, Verdict
 from accuracy_eval.report.rows import EXPLAINS, Row, reproduce, reproduce_element, tensor_rows
 
@@ -231,7 +232,7 @@ def counts_sentence(counts: Counter[Verdict]) -> str:
 def counted_sentence(results: Results) -> str:
     """What counts are of, where they are not of tensors alone."""
     tensors, cases = len(results.tensors), len(results.not_compared)
-    return f"counted: {tensors} tensor{'s' * (tensors != 1)}, and {cases} case{'s' * (cases != 1)} not compared" if cases else ""
+    return f"counted: {counted(tensors, 'tensor')}, and {counted(cases, 'case')} not compared" if cases else ""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from accuracy_eval import messages
 from accuracy_eval.json_data import to_json
+from accuracy_eval.labels import default_labels
 from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.records import (
     ARRAYS,
@@ -351,8 +352,11 @@ def reproduce_element(results: Results, row: Row, index: Sequence[int]) -> str:
 
 
 def reproduce(results: Results, case_id: str) -> str:
-    """The command that compares this case alone, quoted for a POSIX shell."""
+    """The command that compares this case alone under the same names, quoted for a POSIX shell."""
     files = [shlex.quote(messages.visible(d.file)) for d in results.dumps]
     profile = results.profile_file or results.profile
     gates = [] if profile in ("default", ARRAYS) else ["--gates", shlex.quote(messages.visible(profile))]
-    return " ".join(["accuracy-eval compare", *files, "--case", shlex.quote(messages.visible(case_id)), *gates])
+    names = [d.label for d in results.dumps]
+    given = [] if profile == ARRAYS or names == default_labels([(d.platform, d.file) for d in results.dumps]) else names
+    labels = [word for name in given for word in ("--label", shlex.quote(messages.visible(name)))]
+    return " ".join(["accuracy-eval compare", *files, "--case", shlex.quote(messages.visible(case_id)), *gates, *labels])

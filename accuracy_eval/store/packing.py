@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from accuracy_eval.errors import CorruptFile, FileError, UsageError
+from accuracy_eval.errors import CorruptFile, FileError, UsageError, counted
 from accuracy_eval.formats import get_format
 from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.building import Builder, final_name
@@ -122,7 +122,7 @@ def extract(dump: str | Path, out: str | Path, *, keep: Callable[[CaseRecord], b
     whole = join([load(f) for f in (part_files(source) if source.is_dir() else [source])])
     items = tuple(i if codes else _without_codes(i) for i in whole.items if keep(i.entry.record))
     if not items:
-        raise UsageError(f"{source}: none of its {len(whole.items)} results match; nothing to extract")
+        raise UsageError(f"{source}: none of its {counted(len(whole.items), 'result')} matches; nothing to extract")
     info = dict(whole.info)
     if len(items) < len(whole.items):
         info.pop("expected", None)  # what the whole suite owes is not owed by a part of it
