@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from accuracy_eval.arrays import codes
     from accuracy_eval.backends.candidates import candidate
-    from accuracy_eval.checking import check, codes, explain
+    from accuracy_eval.checking import check, explain
     from accuracy_eval.compare import compare_dumps
     from accuracy_eval.errors import AccuracyEvalError
     from accuracy_eval.report import load_results, write_reports
@@ -20,7 +21,7 @@ _HOME = {
     "AccuracyEvalError": "errors",
     "candidate": "backends.candidates",
     "check": "checking",
-    "codes": "checking",
+    "codes": "arrays",
     "compare_dumps": "compare",
     "explain": "checking",
     "load_results": "report",

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from accuracy_eval import inputs as generator
+from accuracy_eval.arrays import as_coded
 from accuracy_eval.backends.base import Result
 from accuracy_eval.backends.calling import call, expected
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import case_id, make_case
-from accuracy_eval.checking import Comparison, as_coded
+from accuracy_eval.checking import Comparison
 from accuracy_eval.errors import UsageError, VerdictError, unknown
 from accuracy_eval.formats import Codes, Values, get_family, get_format
 from accuracy_eval.gates import Profile, load_profile

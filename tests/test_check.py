@@ -219,8 +219,19 @@ def test_an_output_is_explained_by_the_unit_that_made_it():
     assert (e.fraction, e.status, e.description) == (1.0, "identified", "T16.25.23 fwd")
     made[3, 3] ^= 1
     assert ae.explain(ae.codes(made, format="float32"), layout="nt", inputs={"a": operands[0], "b": operands[1]}, unit="sm_90").fraction < 1
-    with pytest.raises(UsageError, match="unknown op to explain 'exp'; allowed: gemm"):
-        ae.explain(made, op="exp", inputs={"x": made})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"op": "exp", "inputs": {"x": ONES}}, "unknown op to explain 'exp'; allowed: gemm"),
+        ({"inputs": {"a": ONES}}, "op gemm: input 'b' is missing"),
+        ({"inputs": {"a": ONES, "b": ONES}, "options": {"alfa": 2.0}}, "unknown gemm option 'alfa'"),
+    ],
+)
+def test_what_cannot_be_explained_is_one_clear_error(call, message):
+    with pytest.raises(UsageError, match=message):
+        ae.explain(ONES, **call)
 
 
 @pytest.mark.parametrize(

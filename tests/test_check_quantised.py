@@ -74,9 +74,12 @@ def test_scales_of_another_format_are_refused():
     assert [d.code for d in c.diagnoses] == ["format-mismatch"]
 
 
-def test_a_quantiser_needs_a_recipe():
+@pytest.mark.parametrize(
+    "call", [{"inputs": {"x": X}}, {"inputs": {"amax": X, "x_scale": SCALE}, "recipe": "mxfp8"}], ids=["no-recipe", "amax-and-scale"]
+)
+def test_a_quantiser_needs_a_recipe_and_one_kind_of_input(call):
     with pytest.raises(UsageError, match="expected a recipe and amax, x or x and x_scale"):
-        ae.check(SCALE, op="quantize", inputs={"x": X})
+        ae.check(SCALE, op="quantize", **call)
 
 
 # products

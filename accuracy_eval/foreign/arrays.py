@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from accuracy_eval.checking import as_coded
+from accuracy_eval.arrays import as_coded
 from accuracy_eval.errors import CorruptFile, FileError, unknown
 from accuracy_eval.foreign.safetensors import read_safetensors
 from accuracy_eval.foreign.torch_file import read_torch_file
