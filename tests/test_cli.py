@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from accuracy_eval import report
 from accuracy_eval.backends import candidates
 from accuracy_eval.cli import cli, run
 from accuracy_eval.json_data import from_json
@@ -57,6 +58,23 @@ def test_compare_of_two_dumps_needs_no_torch(dumps):
         "assert code == 0, code"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+
+
+def test_forms_without_a_spreadsheet_are_written_where_openpyxl_is_not_installed(dumps, tmp_path):
+    arguments = ["compare", str(dumps / "cpu.h5"), "-q", "--to", "json,html,csv,md,junit", "-o", str(tmp_path / "r")]
+    script = f"import sys; sys.modules['openpyxl'] = None\nfrom accuracy_eval.cli import run; sys.exit(run({arguments!r}))"
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    written = {p.name for p in (tmp_path / "r").iterdir() if not p.name.startswith(".")}
+    assert written == {"results.json", "report.html", "results.csv", "summary.md", "junit.xml"}
+
+
+def test_a_form_whose_package_is_not_installed_is_refused_before_anything_is_judged(dumps, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "find_spec", lambda name: None)
+    assert run(["compare", str(dumps / "cpu.h5"), "--to", "xlsx,json", "-o", str(tmp_path / "r")]) == 2
+    said = capsys.readouterr().err
+    assert "report form xlsx needs openpyxl" in said
+    assert "accuracy-eval report results.json --to xlsx" in said
+    assert not (tmp_path / "r").exists()
 
 
 def test_everything_but_the_torch_backend_imports_without_torch():

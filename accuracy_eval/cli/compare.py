@@ -192,14 +192,11 @@ def case_filter(chosen: dict[str, tuple[str, ...]]) -> Callable[[Case], bool]:
 
 
 def report_forms(text: str) -> tuple[str, ...]:
-    """The report forms of a comma-separated list; UsageError before anything runs."""
-    from accuracy_eval.errors import unknown
-    from accuracy_eval.report import WRITERS
+    """The report forms of a comma-separated list; an error, before anything runs, for one that cannot be written."""
+    from accuracy_eval.report import WRITERS, writers
 
     forms = tuple(f for f in text.split(",") if f and f != "none")
-    for form in forms:
-        if form not in WRITERS:
-            raise unknown("report form", form, [*WRITERS, "none"])
+    writers(forms, allowed=[*WRITERS, "none"])
     return forms
 
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from accuracy_eval.errors import unknown
+from accuracy_eval.errors import MissingDependency, unknown
 from accuracy_eval.records import Results
 
 
 @dataclass(frozen=True)
 class Writer:
-    """A report form. `module` holds `write(results, folder) -> list[Path]`, imported on first use."""
+    """A report form.
+
+    module  holds `write(results, folder) -> list[Path]`, imported on first use
+    needs   package that it writes with; "" for none
+    """
 
     name: str
     module: str
     description: str
+    needs: str = ""
 
     def load(self) -> Callable[[Results, Path], list[Path]]:
         return cast("Callable[[Results, Path], list[Path]]", import_module(self.module).write)
@@ -28,8 +34,13 @@ WRITERS: dict[str, Writer] = {
     w.name: w
     for w in (
         Writer("json", "accuracy_eval.report.results_file", "results.json: everything, the source of all other forms (docs/results.md)"),
-        Writer("xlsx", "accuracy_eval.report.xlsx", "summary.xlsx and one workbook per op family and shape"),
-        Writer("html", "accuracy_eval.report.html", "report.html: one page to look at, sort and filter, with a picture of every error"),
+        Writer("xlsx", "accuracy_eval.report.xlsx", "summary.xlsx and one workbook per op family and shape", "openpyxl"),
+        Writer(
+            "html",
+            "accuracy_eval.report.html",
+            "report.html: one page to look at, sort and filter, with a picture of every error",
+            "jinja2",
+        ),
         Writer("csv", "accuracy_eval.report.flat", "results.csv: one flat row per verdict with all metrics"),
         Writer("md", "accuracy_eval.report.markdown", "summary.md: findings and counts, for a pull request or job summary"),
         Writer("junit", "accuracy_eval.report.junit", "junit.xml: one test case per verdict"),
@@ -37,19 +48,35 @@ WRITERS: dict[str, Writer] = {
 }
 
 
+def writers(forms: Sequence[str], *, allowed: Sequence[str] = tuple(WRITERS)) -> dict[str, Writer]:
+    """The writers of `forms`, in the order in which they write.
+
+    UsageError for an unknown form, which names the `allowed` ones; MissingDependency where a form's package is not installed.
+    """
+    for form in forms:
+        if form not in WRITERS:
+            raise unknown("report form", form, allowed)
+    chosen = {name: w for name, w in WRITERS.items() if name in forms}
+    for name, w in chosen.items():
+        if w.needs and find_spec(w.needs) is None:
+            raise MissingDependency(
+                f"report form {name} needs {w.needs}, which is not installed: pip install {w.needs}, or write results.json here "
+                f"(--to json) and the rest elsewhere with: accuracy-eval report results.json --to {name}"
+            )
+    return chosen
+
+
 def write_reports(results: Results, directory: str | Path, to: Sequence[str] = ("xlsx", "json")) -> list[Path]:
     """Write the report forms named in `to` (keys of WRITERS) into `directory`, which is made if absent; returns the files written.
 
     All files are written to a temporary folder first and renamed into place at the end: an error leaves what was there before.
     Files that an earlier report of the same forms left there and this one does not have are removed, unless they were changed since.
-    UsageError for an unknown form, before anything is written.
+    UsageError for an unknown form, MissingDependency for one that cannot be written here, before anything is written.
     """
-    for form in to:
-        if form not in WRITERS:
-            raise unknown("report form", form, WRITERS)
+    chosen = writers(to)
     from accuracy_eval.report.files import publish
 
-    return publish(Path(directory), {form: w.load() for form, w in WRITERS.items() if form in to}, results)
+    return publish(Path(directory), {form: w.load() for form, w in chosen.items()}, results)
 
 
 def load_results(path: str | Path) -> Results:

@@ -27,7 +27,7 @@ from accuracy_eval.records import Attribution, GateResult, NotCompared, Results,
 from accuracy_eval.report import findings as first
 from accuracy_eval.report.platforms import lacking_facts, numerics_facts, platform_facts
 from accuracy_eval.report.rows import Row, by_maker, metric_names, shape_text, share_of_limit, tensor_rows
-from accuracy_eval.report.xlsx import SUMMARY, volumes
+from accuracy_eval.report.volumes import SUMMARY, volumes
 
 NAME = "report.html"
 MAX_FINDINGS = 40  # written out at the top, those that say the same as one; all are in the table

@@ -9,7 +9,8 @@ from accuracy_eval.records import DumpInfo, Results
 from accuracy_eval.report import findings as first
 from accuracy_eval.report.findings import Finding
 from accuracy_eval.report.rows import case_words, shape_text
-from accuracy_eval.report.sheets import SHEETS, Volume, summary_tables, verdict_cell
+from accuracy_eval.report.sheets import SHEETS, summary_tables, verdict_cell
+from accuracy_eval.report.volumes import Volume
 from accuracy_eval.report.workbook import HEADER, INSET, INSET_HEADER, PLAIN, WRAP, Book, Cell, Page, Style
 
 MAX_FINDINGS = 8  # more do not fit on a page one can read

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from accuracy_eval.messages import REFERENCE, of_candidate, visible
 from accuracy_eval.records import Pair, ScaleFacts, Side, TensorResult
-from accuracy_eval.report.workbook import MARK, PLAIN, Book, Cell, Style, TableColumn
 
 
 @dataclass(frozen=True)
@@ -97,19 +96,3 @@ def scale_lines(tensors: Iterable[TensorResult]) -> list[str]:
     agree = f"scale factors of {recipes} recipes: {scales - sum(r.differing for r in rows)} of {scales} the same bytes"
     against = [(r, f"{r.actual} against {'its rule' if r.expected == REFERENCE else r.expected}") for r in off]
     return [agree, *(visible(f"{r.recipe}, {who}: {r.differing} of {r.scales} differ; {r.sentence}") for r, who in against)]
-
-
-def scale_sheet(book: Book, tensors: Iterable[TensorResult]) -> None:
-    """The sheet "Scales"."""
-    count = Style("#,##0")
-    columns = [
-        TableColumn("recipe"), TableColumn("actual"), TableColumn("against"), TableColumn("tensors", count), TableColumn("scales", count),
-        TableColumn("differ", count), TableColumn("largest relative difference", Style("0.00E+00")), TableColumn("rule"),
-        TableColumn("expected rule"), TableColumn("what differs", PLAIN, 70),
-    ]  # fmt: skip
-    data = [
-        [r.recipe, r.actual, r.expected, r.tensors, r.scales, Cell(r.differing, Style("#,##0", mark=True)) if r.differing else 0,
-         r.max_rel, r.rule, r.expected_rule, Cell(r.sentence, MARK) if r.sentence else ""]
-        for r in scale_agreements(tensors)
-    ]  # fmt: skip
-    book.table("Scales", columns, data, note="Scale factors by recipe: bytes that differ, and by which rounding rule.", freeze=3)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from accuracy_eval import messages
 from accuracy_eval.metrics.registry import KNOWN
-from accuracy_eval.records import GateResult, NotCompared, Results, Side, TensorResult, Verdict
+from accuracy_eval.records import GateResult, Results, Side, Verdict
 from accuracy_eval.report.findings import PairSummary, counts_sentence, dump_summaries, findings, pair_summaries
 from accuracy_eval.report.pictures import picture_sheet_names, picture_sheets, subject_title
 from accuracy_eval.report.platforms import Fact, numerics_facts, platform_facts
@@ -27,7 +26,8 @@ from accuracy_eval.report.rows import (
     reproduce_element,
     tensor_rows,
 )
-from accuracy_eval.report.scales import scale_agreements, scale_sheet
+from accuracy_eval.report.scales import scale_agreements
+from accuracy_eval.report.volumes import Volume
 from accuracy_eval.report.workbook import CODE, MARK, PLAIN, WRAP, Book, Cell, Style, TableColumn
 
 SHEETS = {
@@ -62,33 +62,6 @@ _TITLES = {
     "case_id": "case",
 }
 _WIDTHS = {"reason": 76, "explanation": 60, "gate_source": 45, "resolution": 40, "expectation": 40, "case_id": 58, "sha256": 20}
-
-
-@dataclass(frozen=True)
-class Volume:
-    """What one workbook is about: the tensors and skipped cases of one family and shape."""
-
-    file: str
-    family: str
-    shape: str
-    tensors: tuple[TensorResult, ...]
-    skipped: tuple[NotCompared, ...]
-
-    @property
-    def title(self) -> str:
-        return " ".join(part for part in (self.family, self.shape) if part)
-
-    @property
-    def verdict(self) -> Verdict:
-        return max(self.counts, key=lambda v: v.severity, default=Verdict.INCONCLUSIVE)
-
-    @property
-    def counts(self) -> Counter[Verdict]:
-        return Counter([t.verdict for t in self.tensors] + [n.verdict for n in self.skipped])
-
-    def only(self, results: Results) -> Results:
-        """The results with these tensors and cases alone."""
-        return replace(results, tensors=self.tensors, not_compared=self.skipped)
 
 
 def table_names(results: Results, part: Volume) -> list[str]:
@@ -227,6 +200,21 @@ def _ulp_style(ulp: float | None) -> Style:
     return Style("0.00" if size < 100 else "#,##0" if size < 1e9 else "0.00E+00")
 
 
+def scale_sheet(book: Book, results: Results, part: Volume) -> None:
+    count = Style("#,##0")
+    columns = [
+        TableColumn("recipe"), TableColumn("actual"), TableColumn("against"), TableColumn("tensors", count), TableColumn("scales", count),
+        TableColumn("differ", count), TableColumn("largest relative difference", Style("0.00E+00")), TableColumn("rule"),
+        TableColumn("expected rule"), TableColumn("what differs", PLAIN, 70),
+    ]  # fmt: skip
+    data = [
+        [r.recipe, r.actual, r.expected, r.tensors, r.scales, Cell(r.differing, Style("#,##0", mark=True)) if r.differing else 0,
+         r.max_rel, r.rule, r.expected_rule, Cell(r.sentence, MARK) if r.sentence else ""]
+        for r in scale_agreements(part.tensors)
+    ]  # fmt: skip
+    book.table("Scales", columns, data, note="Scale factors by recipe: bytes that differ, and by which rounding rule.", freeze=3)
+
+
 def platform_sheet(book: Book, results: Results, part: Volume) -> None:
     """One row per property, one column per dump; a row whose values differ says so and is marked."""
     note = "What each dump was made on, as far as any of them knows it. Filter the first column to see the differences."
@@ -329,7 +317,7 @@ TABLES: dict[str, Callable[[Book, Results, Volume], None]] = {
     "Metrics": metric_sheet,
     "Worst elements": worst_sheet,
     "Pictures": lambda book, results, part: picture_sheets(book, part.tensors),
-    "Scales": lambda book, results, part: scale_sheet(book, part.tensors),
+    "Scales": scale_sheet,
     "Platforms": platform_sheet,
     "Numerics": numerics_sheet,
     "Gates": gate_sheet,

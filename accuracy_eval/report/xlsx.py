@@ -1,38 +1,20 @@
-"""Workbooks: summary.xlsx, and one per op family and shape. Which files there are; what their sheets hold is in `sheets`."""
+"""Workbooks: summary.xlsx, and one per op family and shape. What their sheets hold is in `sheets`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from accuracy_eval.records import NotCompared, Results, TensorResult
+from accuracy_eval.records import Results
 from accuracy_eval.report import overview, sheets
-from accuracy_eval.report.files import unique_stems
 from accuracy_eval.report.pictures import chart_sheets
-from accuracy_eval.report.rows import shape_text
-from accuracy_eval.report.sheets import Volume
+from accuracy_eval.report.volumes import SUMMARY, Volume, volumes
 from accuracy_eval.report.workbook import Book
-
-SUMMARY = "summary"
 
 
 def write(results: Results, folder: Path) -> list[Path]:
     """Write summary.xlsx and one workbook per volume into `folder`."""
     parts = volumes(results)
     return [_summary(results, parts, folder), *(_workbook(results, part, folder) for part in parts)]
-
-
-def volumes(results: Results) -> list[Volume]:
-    """Tensors and skipped cases by op family and shape. Skipped cases known by id alone appear in the summary only."""
-    groups: dict[tuple[str, str], tuple[list[TensorResult], list[NotCompared]]] = {}
-    for result in results.tensors:
-        shape = shape_text(result.case) or "x".join(map(str, result.shape))
-        groups.setdefault((result.family, shape), ([], []))[0].append(result)
-    for skipped in results.not_compared:
-        if skipped.case is not None:
-            groups.setdefault((skipped.family, shape_text(skipped.case)), ([], []))[1].append(skipped)
-    # sorted: which of two colliding names keeps its own does not depend on the order of the results
-    stems = unique_stems({key: "-".join(part for part in key if part) for key in sorted(groups)}, taken=(SUMMARY,))
-    return [Volume(f"{stems[key]}.xlsx", *key, tuple(tensors), tuple(skipped)) for key, (tensors, skipped) in groups.items()]
 
 
 def _workbook(results: Results, part: Volume, folder: Path) -> Path:
