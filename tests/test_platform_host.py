@@ -9,31 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support_platform import written
 
 from accuracy_eval.backends import host, libraries
-
-
-def write(root: Path, name: str, text: str) -> None:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
 
 
 def test_the_processor_is_read_from_the_first_entry(tmp_path: Path) -> None:
     name, flags = "model name\t: AMD EPYC 9654 96-Core Processor", "flags\t\t: fpu avx2 fma avx512f amx_tile"
     one = "processor\t: {}\nvendor_id\t: AuthenticAMD\n" + f"{name}\n{flags}\n\n"
-    write(tmp_path, "proc/cpuinfo", one.format(0) + one.format(1).replace("9654", "0000"))
-    found = host.processor(tmp_path)
+    found = host.processor(written(tmp_path, {"proc/cpuinfo": one.format(0) + one.format(1).replace("9654", "0000")}))
     assert found["cpu_model"] == "AMD EPYC 9654 96-Core Processor"
     assert found["cpu_isa"] == "fma avx2 avx512f amx_tile"
     assert found["cpu_count"] >= 1
 
 
 def test_an_arm_processor_without_model_name_is_named_by_its_numbers(tmp_path: Path) -> None:
-    write(
-        tmp_path, "proc/cpuinfo", "processor\t: 0\nFeatures\t: fp asimd asimdhp sve bf16 i8mm\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n"
-    )
-    found = host.processor(tmp_path)
+    text = "processor\t: 0\nFeatures\t: fp asimd asimdhp sve bf16 i8mm\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n"
+    found = host.processor(written(tmp_path, {"proc/cpuinfo": text}))
     assert (found["cpu_model"], found["cpu_isa"]) == ("arm 0x41:0xd4f", "asimd asimdhp sve bf16 i8mm")
 
 
@@ -51,9 +43,7 @@ def test_an_arm_processor_without_model_name_is_named_by_its_numbers(tmp_path: P
     ],
 )
 def test_containers_leave_signs(tmp_path: Path, files: dict[str, str], environ: dict[str, str], expected: str | None) -> None:
-    for name, text in files.items():
-        write(tmp_path, name, text)
-    assert host.container(tmp_path, environ) == expected
+    assert host.container(written(tmp_path, files), environ) == expected
 
 
 def test_variables_that_change_numbers_are_recorded_and_no_others() -> None:
@@ -100,48 +90,48 @@ def test_thread_pools_are_listed_where_threadpoolctl_is_installed(monkeypatch: p
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def test_a_detached_head_is_the_commit_itself(tmp_path: Path) -> None:
-    write(tmp_path, ".git/HEAD", COMMIT + "\n")
-    assert host.git_commit(tmp_path) == COMMIT
+ON_MAIN = {".git/HEAD": "ref: refs/heads/main\n"}
+PACKED = {".git/packed-refs": f"# pack-refs with: peeled\n{COMMIT} refs/heads/main\n{'f' * 40} refs/heads/other\n"}
 
 
-def test_a_branch_is_looked_up_loose_then_packed(tmp_path: Path) -> None:
-    write(tmp_path, ".git/HEAD", "ref: refs/heads/main\n")
-    write(tmp_path, ".git/packed-refs", f"# pack-refs with: peeled\n{COMMIT} refs/heads/main\n{'f' * 40} refs/heads/other\n")
-    assert host.git_commit(tmp_path) == COMMIT
-    write(tmp_path, ".git/refs/heads/main", "a" * 40 + "\n")
-    assert host.git_commit(tmp_path) == "a" * 40
+@pytest.mark.parametrize(
+    ("files", "commit"),
+    [
+        ({}, None),
+        (ON_MAIN, None),
+        ({".git/HEAD": COMMIT + "\n"}, COMMIT),
+        (ON_MAIN | PACKED, COMMIT),
+        (ON_MAIN | PACKED | {".git/refs/heads/main": "a" * 40 + "\n"}, "a" * 40),
+    ],
+    ids=["no-git", "branch-without-commits", "detached-head", "packed-branch", "loose-before-packed"],
+)
+def test_the_commit_of_a_folder_is_read_from_gits_files(tmp_path: Path, files: dict[str, str], commit: str | None) -> None:
+    assert host.git_commit(written(tmp_path, files)) == commit
+
+
+def test_no_folder_has_no_commit() -> None:
+    assert host.git_commit(None) is None
 
 
 def test_a_linked_worktree_finds_its_branch_in_the_common_folder(tmp_path: Path) -> None:
-    write(tmp_path, "main/.git/worktrees/w/HEAD", "ref: refs/heads/topic\n")
-    write(tmp_path, "main/.git/worktrees/w/commondir", "../..\n")
-    write(tmp_path, "main/.git/refs/heads/topic", COMMIT + "\n")
-    write(tmp_path, "w/.git", f"gitdir: {tmp_path}/main/.git/worktrees/w\n")
-    assert host.git_commit(tmp_path / "w") == COMMIT
+    linked = "main/.git/worktrees/w"
+    files = {f"{linked}/HEAD": "ref: refs/heads/topic\n", f"{linked}/commondir": "../..\n", "main/.git/refs/heads/topic": COMMIT + "\n"}
+    root = written(tmp_path, {**files, "w/.git": f"gitdir: {tmp_path}/{linked}\n"})
+    assert host.git_commit(root / "w") == COMMIT
 
 
-def test_a_folder_without_git_and_a_branch_without_commits_have_none(tmp_path: Path) -> None:
-    assert host.git_commit(tmp_path) is None
-    assert host.git_commit(None) is None
-    write(tmp_path, ".git/HEAD", "ref: refs/heads/main\n")
-    assert host.git_commit(tmp_path) is None
-
-
-def maps(root: Path, *paths: str) -> None:
-    write(
-        root,
-        "proc/self/maps",
-        "".join(f"7f0000-7f1000 r-xp 00000000 08:01 42                         {path}\n" for path in paths) + "7f-80 rw-p 0 00:00 0\n",
-    )
+def mapped(*paths: str) -> dict[str, str]:
+    """Libraries as a process has them in memory."""
+    lines = (f"7f0000-7f1000 r-xp 00000000 08:01 42                         {path}\n" for path in paths)
+    return {"proc/self/maps": "".join(lines) + "7f-80 rw-p 0 00:00 0\n"}
 
 
 def test_loaded_libraries_are_found_by_their_mapped_path_and_never_loaded(tmp_path: Path) -> None:
     fake = tmp_path / "torch/lib/libcublasLt.so.13"
     fake.parent.mkdir(parents=True)
     fake.write_bytes(b"not a library")
-    maps(tmp_path, str(fake), "/usr/lib/libcublasLtwrong.so", "/opt/rocm/lib/librocblas.so.5.2.70200")
-    found = libraries.loaded(tmp_path, hashes=True)
+    files = mapped(str(fake), "/usr/lib/libcublasLtwrong.so", "/opt/rocm/lib/librocblas.so.5.2.70200")
+    found = libraries.loaded(written(tmp_path, files), hashes=True)
     assert found["library.cublaslt.version"] is None  # it is not loaded in this process, and asking must not load it
     assert found["library.cublaslt.file"] == "torch/lib/libcublasLt.so.13"
     assert found["library.cublaslt.size_bytes"] == 13
