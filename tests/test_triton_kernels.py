@@ -17,6 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from accuracy_eval.backends import certificate_kernel, triton_gemm
+from accuracy_eval.inputs.exact import NOT_AN_INTEGER
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,10 @@ def test_float32_products_never_run_in_tf32(part: Part) -> None:
 @by_part
 @pytest.mark.parametrize("element", ["bf16", "fp32"])
 def test_certificates_compile_to_64_bit_atomics(part: Part, element: str) -> None:
-    types = {"d": f"*{element}"} | dict.fromkeys(["x", "w", "across", "down"], "*i64")
-    types |= dict.fromkeys(["m", "n", "row", "column"], "i32") | {"per_unit": "fp32", "no_integer": "i64"}
+    types = {"d": f"*{element}", "x": "*i32", "w": "*i32", "across": "*i64", "down": "*i64"}
+    types |= dict.fromkeys(["m", "n", "row", "column"], "i32")
     tiles = {"tile_m": certificate_kernel.TILE_M, "tile_n": certificate_kernel.TILE_N}
-    assembly = compiled(part, certificate_kernel._kernel, types, tiles)
+    assembly = compiled(part, certificate_kernel._kernel, types, {"per_unit": 0.5, "no_integer": NOT_AN_INTEGER, **tiles})
     assert re.search(r"(atom|red)\.\S*add\S*\.u64|global_atomic_add(_x2|_u64)", assembly)
 
 
@@ -103,26 +104,33 @@ for m, n, k in (97, 130, 70), (1, 65, 33), (64, 64, 32), (3, 1, 1):
     )
 
 
-@pytest.mark.parametrize(("dtype", "unit"), [("float32", 1.0), ("float16", 0.5), ("bfloat16", 2.0)])
+@pytest.mark.parametrize(("dtype", "unit"), [("float32", 1.0), ("float16", 0.5), ("bfloat16", 2.0), ("bfloat16", 1.0), ("float32", 0.25)])
 def test_certificate_sums_are_those_of_python_integers(dtype: str, unit: float) -> None:
-    """Modulo 2^64, of an output that is stored transposed and holds two elements that are no multiple of the unit."""
+    """Modulo 2^64, of an output that is stored transposed and holds elements that are no multiple of the unit."""
     assert (
         interpreted(f"""
 from accuracy_eval.backends import certificate_kernel
 from accuracy_eval.inputs.exact import NOT_AN_INTEGER
 m, n, unit = 67, 131, {unit}
 d = (torch.randint(-90, 91, (n, m)) * unit).to(torch.{dtype}).T
-d[5, 7], d[66, 130] = 0.25 * unit, float("inf")
+odd = [0.25 * unit, float("inf"), float("-inf"), float("nan"), 2.0**100, -1.5 * unit, 2.0**-120]
+for at, value in enumerate(odd):
+    d[5 + 7 * at, 7 + 19 * at] = value
+d[66, 130] = 2**21 * unit
 x, w = (torch.randint(-2**62, 2**62, (size,)) for size in (n, m))
 across, down = certificate_kernel.sums(torch, d, x, w, unit, NOT_AN_INTEGER)
 def integer(v):
-    return int(v / unit) if v / unit % 1 == 0 else NOT_AN_INTEGER
+    return int(v / unit) if abs(v / unit) <= 2**24 and v / unit % 1 == 0 else NOT_AN_INTEGER
 def wrapped(v):
     return (v + 2**63) % 2**64 - 2**63
 ints = [[integer(v) for v in row] for row in d.double().tolist()]
 xs, ws = x.tolist(), w.tolist()
 print(across.tolist() == [wrapped(sum(v * k for v, k in zip(row, xs))) for row in ints])
 print(down.tolist() == [wrapped(sum(v * k for v, k in zip(column, ws))) for column in zip(*ints)])
+alone, none = certificate_kernel.sums(torch, d, x, None, unit, NOT_AN_INTEGER)
+print(alone.tolist() == across.tolist(), none)
+none, alone = certificate_kernel.sums(torch, d, None, w, unit, NOT_AN_INTEGER)
+print(alone.tolist() == down.tolist(), none)
 """)
-        == "True\nTrue\n"
+        == "True\nTrue\nTrue None\nTrue None\n"
     )

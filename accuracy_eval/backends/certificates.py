@@ -1,16 +1,21 @@
 """Exact products certified on the device that made them: is D = alpha·A·Bᵀ + beta·C + bias, and if not, in which rows and columns.
 
 As `inputs.freivalds`, in torch's int64, which wraps: for random 64-bit x and w, A·(Bᵀx) = D·x row by row and (wᵀA)·Bᵀ = wᵀD column by
-column. The left sides are made once for the operands; D is read once, by one kernel where there is Triton. A wrong row or column stays
-unnamed with probability at most 2^-40; one that is named is wrong for certain. The sign of a zero is no part of it.
+column. The left sides are made once for the operands; D is read once. Where there is Triton, one kernel makes all sums of a matrix in one
+pass, the operands' too. A wrong row or column stays unnamed with a probability at most 2^-40; one that is named is wrong for certain. The
+sign of a zero is no part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from accuracy_eval.inputs.exact import NOT_AN_INTEGER
 from accuracy_eval.inputs.philox import STREAM_64, stream_key, words
@@ -41,6 +46,11 @@ def certifiable(case: Case) -> bool:
     return case.op == "gemm" and case.lane == "exact" and case.direction == "fwd" and not case.recipe
 
 
+@lru_cache(maxsize=32)
+def _random(name: str, size: int) -> NDArray[np.int64]:
+    return words(stream_key("certificate", name, (size,), "random", 0), STREAM_64, 0, size).view(np.int64)
+
+
 class Certificate:
     """The sums that rows and columns of a case's D must have, from its operands on the device, as stored."""
 
@@ -64,12 +74,7 @@ class Certificate:
 
     def check(self, d: Any) -> Checked:
         """d [m, n]: reads it once, and waits for nothing."""
-        if d.is_cuda and d.element_size() <= 4 and find_spec("triton"):
-            from accuracy_eval.backends import certificate_kernel
-
-            rows, columns = certificate_kernel.sums(self._torch, d, self._x, self._w, self._unit, NOT_AN_INTEGER)
-        else:
-            rows, columns = self._sums(d, rows=self._w, columns=self._x, unit=self._unit)
+        rows, columns = self._sums(d, rows=self._w, columns=self._x, unit=self._unit)
         return Checked(rows != self._row_sums, columns != self._column_sums)
 
     def _scale(self, factor: float) -> None:
@@ -81,11 +86,15 @@ class Certificate:
         self._column_sums += columns * int(factor / self._unit)
 
     def _weights(self, name: str, size: int, device: Any) -> Any:
-        random = words(stream_key("certificate", name, (size,), "random", 0), STREAM_64, 0, size)
-        return self._torch.from_numpy(random.view("int64")).to(device)
+        return self._torch.from_numpy(_random(name, size).copy()).to(device)
 
     def _sums(self, matrix: Any, *, rows: Any = None, columns: Any = None, unit: float = 1.0) -> tuple[Any, Any]:
         """(matrix · columns [rows], rowsᵀ · matrix [columns]) mod 2^64, of integers matrix / unit; None for weights that are None."""
+        if matrix.is_cuda and find_spec("triton"):
+            from accuracy_eval.backends import certificate_kernel
+
+            if certificate_kernel.summable(self._torch, matrix):
+                return certificate_kernel.sums(self._torch, matrix, columns, rows, unit, NOT_AN_INTEGER)
         height, width = matrix.shape
         across = None if columns is None else self._torch.zeros(height, dtype=self._torch.int64, device=matrix.device)
         down = None if rows is None else self._torch.zeros(width, dtype=self._torch.int64, device=matrix.device)
