@@ -397,6 +397,6 @@ def test_who_is_off_names_the_candidate_and_the_command_the_profile(tmp_path):
     results = compare_dumps(path, gates=str(mine))
     (finding,) = findings(results)
     assert finding.who == "x (mine) is off"
-    assert f" --case {case_id(case)} --gates {mine}" in finding.run_next
+    assert f" --case {case_id(case)} --gates {mine}" in finding.steps[0]
     assert attribution_sentence(results.tensors) == "x (mine) fails 1 of 1 against the reference; no pair of dumps was compared."
     assert from_json(Results, to_json(results)) == results

@@ -118,7 +118,7 @@ def test_the_workbooks_alone_answer_what_fails_who_is_off_how_much_at_which_elem
             index = place(row, worst[row["workbook"]])
             assert index is not None, code
             assert planted.wrong[key][index], f"{code}: {index} is right"
-        program, command, *arguments = shlex.split(row["run next"])
+        program, command, *arguments = shlex.split(row["run next"].split("\n")[0])
         assert program == "accuracy-eval"
         if command == "inspect":  # --explain was asked already
             assert code in ("explained-by-datapath", "not-explained")

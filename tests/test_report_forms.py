@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import openpyxl
 import pandas
 import pytest
 from support_results import (
@@ -28,7 +29,7 @@ from support_results import (
 from accuracy_eval.records import Attribution, Diagnosis, GateResult, NotCompared, Results, Verdict
 from accuracy_eval.report import console_table, write_reports
 from accuracy_eval.report.console import columns_of
-from accuracy_eval.report.findings import attribution_sentence, passing_limits
+from accuracy_eval.report.findings import attribution_sentence, findings, passing_limits
 from accuracy_eval.report.markdown import MAX_BYTES
 from accuracy_eval.report.rows import reproduce
 
@@ -103,7 +104,22 @@ def test_junit_failure_is_the_text_a_person_reads(tmp_path: Path) -> None:
     lines = (failure.text or "").split("\n")
     assert lines[0] == first
     assert lines[1].startswith("  actual 0x3F12 = 0.5703 (h200), expected 0.4629 (reference)")
-    assert lines[-1] == "$ accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42"
+    assert lines[-2] == "$ accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42 --explain"
+    assert lines[-1].startswith("$ accuracy-eval inspect h200.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42 --element 12,301")
+
+
+def test_every_form_carries_all_steps_of_a_finding(tmp_path: Path) -> None:
+    absent = NotCompared("exp.n8.float32.normal.s0", "special", "default", "cpu", Verdict.MISSING, "not in cpu.h5")
+    results = results_of((fail_result(gemm_case()),), (absent,))
+    write_reports(results, tmp_path, ("html", "md", "junit", "xlsx"))
+    sheet = openpyxl.load_workbook(tmp_path / "summary.xlsx")["Findings"]
+    cells = "\n".join(str(c.value) for row in sheet.iter_rows() for c in row)
+    junit = "".join(ElementTree.parse(tmp_path / "junit.xml").getroot().itertext())
+    page = re.sub(r"</?wbr>", "", (tmp_path / "report.html").read_text())
+    steps = [step for f in findings(results) for step in f.steps]
+    assert [step.split()[1] for step in steps] == ["compare", "inspect", "the"]
+    for text in (cells, junit, page, (tmp_path / "summary.md").read_text(), console_table(results)):
+        assert [step for step in steps if " ".join(step.split()) not in " ".join(text.split())] == []
 
 
 def test_junit_with_hostile_text_is_still_xml(tmp_path: Path) -> None:
@@ -123,7 +139,9 @@ def test_markdown_says_findings_counts_and_pairs(tmp_path: Path) -> None:
     assert "| h200 | cpu | ❌ FAIL | h200 is off | 7 equivalent, 3 h200 is off, 1 same bytes |" in lines
     finding = next(line for line in lines if line.startswith("| ❌ FAIL | `gemm.m512.n128.k256.nt.bfloat16.normal.s42 d` |"))
     assert "| h200 is off | error 6.9 × budget at \\[12, 301\\] (contract fp32acc, B 3.1e-4; gate budget) |" in finding
-    assert finding.endswith("| `accuracy-eval compare h200.h5 cpu.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42 --explain` |")
+    case = "--case gemm.m512.n128.k256.nt.bfloat16.normal.s42"
+    commands = f"compare h200.h5 cpu.h5 {case} --explain", f"inspect h200.h5 {case} --element 12,301 --tensor d"
+    assert finding.endswith(f"| {'<br>'.join(f'`accuracy-eval {command}`' for command in commands)} |")
 
 
 @pytest.mark.parametrize("results", [many_results(20_000), hostile_results()], ids=["many", "hostile"])

@@ -17,6 +17,7 @@ from accuracy_eval.report.findings import (
     counted_sentence,
     counts_sentence,
     findings,
+    is_command,
     pair_summaries,
     passing_limits,
     total,
@@ -83,12 +84,8 @@ def _finding_lines(group: list[Finding], width: int, color: bool, verbose: bool)
         lines += [part for line in text.split("\n") for part in _wrapped(f"    {line}", width, "        ")]
     else:
         lines += _reason_lines(finding, width)
-    if finding.run_next.startswith("accuracy-eval "):
-        lines.append(f"    $ {finding.run_next}")
-    elif finding.run_next:
-        lines += _wrapped(f"    next: {finding.run_next}", width, "    ")
-    if finding.element:
-        lines.append(f"    $ {finding.element}")
+    for step in finding.steps:
+        lines += [f"    $ {step}"] if is_command(step) else _wrapped(f"    next: {step}", width, "    ")
     return lines
 
 

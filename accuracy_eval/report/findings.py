@@ -32,8 +32,7 @@ class Finding:
     who       who is off, in words; where nobody is named, the label of the dump the reason speaks of
     source    where the limit comes from
     cause     named causes with their sentence
-    run_next  a command, or what to do where no command helps
-    element   the command that shows the worst element with its operands; "" where there is none, or it is `run_next`
+    steps     what to do next, in this order: commands (`is_command`), or in words where no command helps
     """
 
     verdict: Verdict
@@ -45,8 +44,7 @@ class Finding:
     what: str
     source: str
     cause: str
-    run_next: str
-    element: str
+    steps: tuple[str, ...]
     row: Row
 
     @property
@@ -58,7 +56,7 @@ class Finding:
 def findings(results: Results) -> list[Finding]:
     """All findings, the worst verdict first, otherwise in the order of the results."""
     found = [_of_tensor(results, t) for t in results.tensors if t.verdict not in QUIET]
-    found += [_of_skipped(n) for n in results.not_compared if n.verdict not in QUIET]
+    found += [_of_skipped(results, n) for n in results.not_compared if n.verdict not in QUIET]
     return sorted(found, key=lambda f: -f.verdict.severity)
 
 
@@ -90,7 +88,7 @@ def _of_tensor(results: Results, result: TensorResult) -> Finding:
     cause = "; ".join(f"{messages.visible(d.code)}: {messages.visible(d.sentence)}" for d in causes)
     return Finding(
         result.verdict, result.case_id, result.family, result.candidate, result.tensor, named or _subject(speaker),
-        speaker.reason, messages.visible(gate.source) if gate else "", cause, *run_next(results, result), speaker,
+        speaker.reason, messages.visible(gate.source) if gate else "", cause, next_steps(results, result), speaker,
     )  # fmt: skip
 
 
@@ -99,17 +97,25 @@ def _subject(row: Row) -> str:
     return messages.visible(f"{row.actual} or {row.expected}" if isinstance(row.subject, Pair) else row.actual)
 
 
-def run_next(results: Results, result: TensorResult) -> tuple[str, str]:
-    """The command that looks at this case alone, and the one that shows its worst element ("" for none).
+def is_command(step: str) -> bool:
+    """Whether a step is a command to run; others are words."""
+    return step.startswith("accuracy-eval ")
 
-    Of a product that failed the first also asks which arithmetic made the bits; where that was asked already, the second comes first.
+
+def next_steps(results: Results, result: TensorResult | NotCompared) -> tuple[str, ...]:
+    """What to do about a result: the command that looks at this case alone, and the one that shows its worst element; in words what to do
+    about a case that was not compared.
+
+    Of a product that failed the first also asks which arithmetic made the bits; where that was asked already, the second stands alone.
     """
+    if isinstance(result, NotCompared):
+        return tuple(filter(None, [_advice(result)]))
     wrong = (row for row in tensor_rows(result) if row.worst and row.verdict is not Verdict.PASS)
     element = next((command for row in wrong if (command := reproduce_element(results, row, row.worst[0].index))), "")
     asks = result.family == "gemm" and result.verdict is Verdict.FAIL
     if asks and element and any(d.code in EXPLAINS for s in result.sides for d in s.diagnoses):
-        return element, ""
-    return reproduce(results, result.case_id) + (" --explain" if asks else ""), element
+        return (element,)
+    return tuple(filter(None, [reproduce(results, result.case_id) + (" --explain" if asks else ""), element]))
 
 
 def who(result: TensorResult) -> str:
@@ -132,16 +138,15 @@ def _who_of_sides(result: TensorResult) -> str:
     return "; ".join(said)
 
 
-def _of_skipped(item: NotCompared) -> Finding:
+def _of_skipped(results: Results, item: NotCompared) -> Finding:
     row = Row(item)
     return Finding(
         item.verdict, item.case_id, item.family, item.candidate, "", messages.visible(item.label), row.reason, "", "",
-        next_step(item), "", row,
+        next_steps(results, item), row,
     )  # fmt: skip
 
 
-def next_step(item: NotCompared) -> str:
-    """What to do about a case that was not compared."""
+def _advice(item: NotCompared) -> str:
     if item.verdict is Verdict.MISSING and item.candidate not in messages.USUAL_CANDIDATES:
         return MISSING_CANDIDATE
     return NEXT_BY_VERDICT.get(item.verdict, "")

@@ -113,6 +113,7 @@ def write(results: Results, folder: Path) -> list[Path]:
         visible=messages.visible,
         of_candidate=messages.of_candidate,
         breakable=_breakable,
+        is_command=first.is_command,
     )
     path.write_text(page, "utf-8", errors="backslashreplace", newline="\n")
     return [path]
@@ -174,7 +175,7 @@ def _detail(results: Results, line: Line) -> dict[str, Any]:
     """What opens below a line."""
     item = line.item
     if isinstance(item, NotCompared):
-        return {"text": line.rows[0].message, "run": first.next_step(item), "workbook": line.workbook}
+        return {"text": line.rows[0].message, "steps": first.next_steps(results, item), "workbook": line.workbook}
     rows = line.rows
     names = [n for n in metric_names(rows) if any(row.flat.get(n) is not None for row in rows)]
     gates = [
@@ -185,11 +186,9 @@ def _detail(results: Results, line: Line) -> dict[str, Any]:
         ]
         for row in rows for g in row.gates
     ]  # fmt: skip
-    run, element = first.run_next(results, item)
     return {
         "text": messages.result_message(item),
-        "run": run,
-        "element": element,
+        "steps": first.next_steps(results, item),
         "workbook": line.workbook,
         "columns": [[_subject(row), str(row.verdict)] for row in rows],
         "metrics": [[n, KNOWN[n].unit if n in KNOWN else "", *(_text(row.flat.get(n)) for row in rows)] for n in names],

@@ -7,7 +7,8 @@ from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
 from accuracy_eval import messages
 from accuracy_eval.records import Results, Verdict
-from accuracy_eval.report.rows import Row, all_rows, reproduce
+from accuracy_eval.report.findings import is_command, next_steps
+from accuracy_eval.report.rows import Row, all_rows
 
 NAME = "junit.xml"
 # what a CI system knows: failure is a wrong result, error is no result, skipped is counted and allowed
@@ -49,7 +50,8 @@ def _test(suite: Element, results: Results, row: Row, outcome: str | None) -> No
     name = f"{row.holder.case_id}{tensor} [{row.actual}{against}]"
     where = ".".join((row.holder.family, row.holder.candidate or "default"))
     test = SubElement(suite, "testcase", {"classname": messages.visible(where), "name": messages.visible(name)})
-    text = f"{row.message}\n$ {reproduce(results, row.holder.case_id)}"
+    steps = (f"$ {step}" if is_command(step) else f"next: {step}" for step in next_steps(results, row.holder))
+    text = "\n".join([row.message, *steps])
     if outcome:
         first = row.message.split("\n", 1)[0]
         SubElement(test, outcome, {"type": str(row.verdict), "message": first}).text = text

@@ -14,6 +14,7 @@ from accuracy_eval.report.findings import (
     count_verdicts,
     counts_sentence,
     findings,
+    is_command,
     pair_summaries,
     total,
 )
@@ -57,8 +58,8 @@ def render(results: Results) -> str:
             "|---|---|---|---|---|---|",
         ]
         for shown, f in enumerate(found):
-            command = _code(f.run_next) if f.run_next.startswith("accuracy-eval ") else _escape(f.run_next)
-            cells = (f"{MARKS[f.verdict]} {f.verdict}", _code(f.title), *map(_escape, (f.who, f.what, f.cause)), command)
+            steps = "<br>".join(_code(step) if is_command(step) else _escape(step) for step in f.steps)
+            cells = (f"{MARKS[f.verdict]} {f.verdict}", _code(f.title), *map(_escape, (f.who, f.what, f.cause)), steps)
             line = f"| {' | '.join(cells)} |"
             room -= len(line.encode()) + 1
             if room < 0:

@@ -76,8 +76,9 @@ def _head(page: Page, results: Results, part: Volume) -> None:
     page.text("Counts", Cell(f"{first.counts_sentence(part.counts)} (tensors, and cases not compared)"))
     found = first.findings(part.only(results))
     if found:
-        commands = [f.run_next for f in found if f.run_next]
-        page.text("Run next", Cell(_cut(commands[0]) if commands else "", Style(mono=True, wrap=True)))
+        steps = [*map(_cut, next((f.steps for f in found if f.steps), ()))]
+        steps += [f"(the first finding's; those of all {len(found)}: summary.xlsx, sheet Findings)"] if len(found) > 1 else []
+        page.text("Run next", Cell("\n".join(steps), Style(mono=True, wrap=True)))
     else:
         page.text("Resolution", Cell(_resolution(part), WRAP))
     gates = f"profile {results.profile}; every limit with its source on sheet Gates"

@@ -345,7 +345,7 @@ def finding_sheet(book: Book, results: Results, files: Mapping[int, str]) -> Non
     data = []
     for f in findings(results):
         file = files.get(id(f.row.result or f.row.subject), "")
-        texts = (f.case_id, f.tensor, f.who, f.what, f.cause, f.run_next, f.source, f.candidate)
+        texts = (f.case_id, f.tensor, f.who, f.what, f.cause, "\n".join(f.steps), f.source, f.candidate)
         data.append([verdict_cell(f.verdict), *texts, Cell(file, PLAIN, file and f"{file}#Verdict")])
     book.table("Findings", columns, data, note="Everything a person has to look at, the worst first.", freeze=2)
 

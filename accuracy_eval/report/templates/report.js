@@ -266,8 +266,7 @@
 
   const partsOf = (i, d) => {
     const parts = [h("pre", {}, d.text)];
-    if (d.run) parts.push(d.run.startsWith("accuracy-eval ") ? commandLine(d.run) : h("p", {}, `next: ${d.run}`));
-    if (d.element) parts.push(commandLine(d.element));
+    for (const step of d.steps) parts.push(step.startsWith("accuracy-eval ") ? commandLine(step) : h("p", {}, `next: ${step}`));
     if (d.workbook) parts.push(h("p", {}, ["workbook: ", h("a", { href: encodeURIComponent(d.workbook) }, d.workbook)]));
     const pictures = [];
     for (const sketch of d.sketches || []) {
