@@ -27,7 +27,7 @@ from support_results import (
 )
 
 from accuracy_eval.records import Attribution, Diagnosis, GateResult, NotCompared, Results, Verdict
-from accuracy_eval.report import console_table, write_reports
+from accuracy_eval.report import console_table, markdown, write_reports
 from accuracy_eval.report.console import columns_of
 from accuracy_eval.report.findings import attribution_sentence, findings, passing_limits
 from accuracy_eval.report.markdown import MAX_BYTES
@@ -316,6 +316,20 @@ def test_console_says_the_same_of_several_cases_once() -> None:
         "    and 11 more: gemm.m2.n8.k8.nt.float32.normal.s0, gemm.m3.n8.k8.nt.float32.normal.s0, gemm.m4.n8.k8.nt.float32.normal.s0, …\n"
         "    h200: RuntimeError: out of memory\n"
     ) in text
+
+
+def test_console_has_a_line_a_reason_why_cases_did_not_run() -> None:
+    def skipped(label: str, op: str, k: int, reason: str) -> NotCompared:
+        return NotCompared(f"{op}.k{k}", op, "default", label, Verdict.UNSUPPORTED, reason)
+
+    why = "no fp8 on this part"
+    found = [skipped("cpu", "gemm", k, why) for k in range(3)] + [skipped("h200", "gemm", 7, why), skipped("h200", "cast", 1, "no torch")]
+    results = results_of((pass_result(gemm_case()),), tuple(found))
+    text = console_table(results)
+    assert text.endswith("Unsupported\n  3 × cpu, 1 × h200 gemm: no fp8 on this part\n  1 × h200 cast: no torch\n")
+    assert "| gemm | 3 × cpu, 1 × h200 | no fp8 on this part |" in markdown.render(results)
+    many = tuple(skipped("cpu", "gemm", k, f"reason {k}") for k in range(11))
+    assert console_table(results_of((), many)).endswith("and 3 more reasons: sheet Not compared of the workbooks, or results.json\n")
 
 
 def test_console_of_three_dumps_lists_all_pairs() -> None:

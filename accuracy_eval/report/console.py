@@ -21,6 +21,7 @@ from accuracy_eval.report.findings import (
     pair_summaries,
     passing_limits,
     total,
+    unsupported,
 )
 from accuracy_eval.report.scales import scale_lines
 
@@ -30,6 +31,7 @@ _COLOURS = {
 }  # fmt: skip
 MIN_WIDTH = 40
 NAMED_OTHERS = 3  # further cases of which a finding says the same
+MOST_REASONS = 8  # lines said about unsupported cases
 MAX_TEXT = 600  # characters of one paragraph; the whole text is in results.json
 
 
@@ -67,6 +69,7 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
     lines += ["", *_count_table(results, width, color)]
     if counted := counted_sentence(results):
         lines += _wrapped(counted, width, "  ")
+    lines += _unsupported_lines(results, width)
     if len(results.dumps) > 2:
         lines += ["", "Pairs", *_pair_lines(results, width, color)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -142,6 +145,15 @@ def _count_table(results: Results, width: int, color: bool) -> list[str]:
         cells = "".join("  " + _paint(v, color, f"{counts[v] or '·':>{c}}", bool(counts[v])) for v, c in zip(used, columns, strict=True))
         lines.append(_pad(_cut(names[key], first), first) + cells)
     return lines
+
+
+def _unsupported_lines(results: Results, width: int) -> list[str]:
+    """Why cases did not run, a line a reason."""
+    groups = unsupported(results)
+    texts = [f"  {g.who} {messages.visible(g.family)}: {messages.visible(g.reason)}" for g in groups[:MOST_REASONS]]
+    if len(groups) > MOST_REASONS:
+        texts.append(f"  and {len(groups) - MOST_REASONS} more reasons: sheet Not compared of the workbooks, or results.json")
+    return ["", "Unsupported", *(line for text in texts for line in _wrapped(text, width, "    "))] if groups else []
 
 
 def _pair_lines(results: Results, width: int, color: bool) -> list[str]:

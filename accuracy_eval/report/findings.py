@@ -241,6 +241,30 @@ def counted_sentence(results: Results) -> str:
 
 
 @dataclass(frozen=True)
+class Unsupported:
+    """Cases of a family that did not run for one reason, by label of the dump."""
+
+    family: str
+    reason: str
+    labels: Counter[str]
+
+    @property
+    def who(self) -> str:
+        """How many cases of which dump: "4 × h200, 2 × cpu"."""
+        return ", ".join(f"{n} × {messages.visible(label)}" for label, n in self.labels.most_common())
+
+
+def unsupported(results: Results) -> list[Unsupported]:
+    """Why cases did not run, the most frequent reason first."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for item in results.not_compared:
+        if item.verdict is Verdict.UNSUPPORTED:
+            found.setdefault((item.family, item.reason), Counter())[item.label] += 1
+    groups = [Unsupported(*key, labels) for key, labels in found.items()]
+    return sorted(groups, key=lambda group: -group.labels.total())
+
+
+@dataclass(frozen=True)
 class PairSummary:
     """All pairs of two dumps: the worst verdict, its attribution, how often each attribution came."""
 

@@ -17,6 +17,7 @@ from accuracy_eval.report.findings import (
     is_command,
     pair_summaries,
     total,
+    unsupported,
 )
 from accuracy_eval.report.scales import scale_agreements
 
@@ -45,7 +46,8 @@ def render(results: Results) -> str:
         f"{counts_sentence(total(results))}. Gates profile {_escape(results.profile)}; exit code {results.exit_code}.", "",
         *(f"- {_escape(note)}" for note in results.notes[:20]),
     ]  # fmt: skip
-    tail = ["", *_counts(results), "", *_pairs(results), "", *_scales(results), "", f"<sub>{_escape(results.producer)}</sub>", ""]
+    sections = _counts(results), _unsupported(results), _pairs(results), _scales(results)
+    tail = ["", *(line for section in sections for line in (*section, "")), f"<sub>{_escape(results.producer)}</sub>", ""]
     table: list[str] = []
     found = findings(results)
     room = MAX_BYTES - len("\n".join([*head, *tail]).encode()) - 400
@@ -75,6 +77,14 @@ def _counts(results: Results) -> list[str]:
     lines = ["### Counts", "", "| Family | Format | Lane |" + "".join(f" {v} |" for v in used), "|---|---|---|" + "--:|" * len(used)]
     lines += [f"| {' | '.join(map(_escape, key))} |" + "".join(f" {c[v] or ''} |" for v in used) for key, c in list(groups.items())[:60]]
     return lines if len(groups) <= 60 else [*lines, "", f"{len(groups) - 60} more groups: see results.csv."]
+
+
+def _unsupported(results: Results) -> list[str]:
+    """Why cases did not run."""
+    groups = unsupported(results)
+    lines = ["### Unsupported", "", "| Family | Cases | Why |", "|---|---|---|"] if groups else []
+    lines += [f"| {_escape(g.family)} | {_escape(g.who)} | {_escape(g.reason)} |" for g in groups[:60]]
+    return lines if len(groups) <= 60 else [*lines, "", f"{len(groups) - 60} more reasons: see summary.xlsx or results.json."]
 
 
 def _pairs(results: Results) -> list[str]:
