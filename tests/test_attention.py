@@ -152,7 +152,7 @@ def test_a_pinned_kernel_runs_or_says_why_not(tmp_path):
     assert found[0, "fwd", "math"] == found[0, "bwd", "flash"] == ("done", "")
     assert found[0, "fwd", "cudnn"] == ("unsupported", "needs an NVIDIA GPU")
     results = compare_dumps(tmp_path / "a.h5")
-    assert {t.candidate for t in results.tensors} == {"default", "math", "flash"}
+    assert {t.candidate for t in results.tensors} == {"default", "math", "flash", "eager"}
     assert all(t.verdict is Verdict.PASS for t in results.tensors)
 
 
@@ -166,9 +166,9 @@ def test_a_kernel_that_does_not_take_the_case_is_unsupported_with_the_librarys_r
 
     monkeypatch.setitem(OPS, "attention", dataclasses.replace(OPS["attention"], torch=refuses))
     with pytest.raises(UnsupportedCase, match=r"^Flash attention requires head dim under 256\.$"):
-        attentions.run(torch, case_of("square", {}, "bfloat16"), {}, {})
+        attentions.pinned(torch, case_of("square", {}, "bfloat16"), {}, {})
     monkeypatch.setitem(
         OPS, "attention", dataclasses.replace(OPS["attention"], torch=lambda *_: (_ for _ in ()).throw(RuntimeError("CUDA error")))
     )
     with pytest.raises(RuntimeError, match="CUDA error"):
-        attentions.run(torch, case_of("square", {}, "bfloat16"), {}, {})
+        attentions.pinned(torch, case_of("square", {}, "bfloat16"), {}, {})

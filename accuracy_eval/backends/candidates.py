@@ -113,10 +113,10 @@ BUILT_IN: tuple[Candidate, ...] = (
     ),
     *(
         Candidate(
-            "attention", k.name, attentions.run, switches=k.switches, needs=k.needs, on_request=True, deterministic=k.deterministic,
-            built_in=True, applies=lambda case: not case.option("lse", False),
+            "attention", i.name, i.run, i.supports, switches=i.switches, needs=i.needs, on_request=True, graph_safe=i.graph_safe,
+            deterministic=i.deterministic, applies=i.applies, built_in=True,
         )
-        for k in attentions.ATTENTIONS
+        for i in attentions.ATTENTIONS
     ),
 )  # fmt: skip
 _USER: dict[tuple[str, str], Candidate] = {}

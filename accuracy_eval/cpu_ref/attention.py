@@ -3,6 +3,9 @@
 Per head, with S = scale·Q·Kᵀ (and a mask), P = softmax(S): O = P·V, L = log Σ e^S. Backward from dO: dV = Pᵀ·dO, dP = dO·Vᵀ,
 δ = Σ dO·O, dS = P·(dP − δ), dQ = scale·dS·K, dK = scale·dSᵀ·Q. Several query heads may share one of K and V: their gradients add.
 
+A sink is a number a head learns: the score of one more key, whose value is zero. It joins the denominator of P, and L; its gradient is
+Σ dS of its column over batch and queries.
+
 What a fused kernel rounds: S and dP keep a float32 accumulator; P and dS are rounded to the operands' format before they are multiplied;
 O, from which δ comes, is stored in it. Each is one independent error per element; a sum of products with them is off by LAMBDA standard
 deviations at most (docs/budgets.md). Float64 operands keep everything in float64.
@@ -17,7 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +49,7 @@ class Attention:
     causal   query i sees keys up to i (counted from the first)
     window   query i sees keys from i − window + 1 to i; 0: no window
     format   format of the operands: what P, dS and O are rounded to
+    sink     [h], or None: there is none
     """
 
     q: Values
@@ -54,6 +59,7 @@ class Attention:
     causal: bool
     window: int
     format: str
+    sink: Values | None = None
 
     def half(self, x: Values) -> Values:
         """What one rounding to the operands' format costs at most."""
@@ -103,7 +109,7 @@ def forward(a: Attention) -> dict[str, Result]:
 
 @_NO_WARNING
 def backward(a: Attention, grad: Values) -> dict[str, Result]:
-    """dq [b, h, s, d], dk and dv [b, g, t, d] for the upstream gradient of out, [b, h, s, d]."""
+    """dq [b, h, s, d], dk and dv [b, g, t, d], and dsink [h] with a sink, for the upstream gradient of out, [b, h, s, d]."""
     b, h, g = a.q.shape[0], a.q.shape[1], a.k.shape[1]
     found = [[_Head(a, i, j).gradients(grad[i, j]) for j in range(h)] for i in range(b)]
     dq = _stacked([x["dq"] for row in found for x in row], a.q.shape)
@@ -111,6 +117,8 @@ def backward(a: Attention, grad: Values) -> dict[str, Result]:
     for name, shape in (("dk", a.k.shape), ("dv", a.v.shape)):
         shared = [[[row[j][name] for j in range(i * h // g, (i + 1) * h // g)] for i in range(g)] for row in found]
         more[name] = _stacked([_sum(a, parts) for row in shared for parts in row], shape)
+    if a.sink is not None:
+        more["dsink"] = _stacked([_sum(a, [row[j]["dsink"] for row in found]) for j in range(h)], (h,))
     return {"dq": dq, **more}
 
 
@@ -147,8 +155,12 @@ class _Head:
         self.a, self.q, self.k, self.v = a, a.q[batch, head], a.k[batch, shared], a.v[batch, shared]
         d = self.q.shape[1]
         s = a.scale * (self.q @ self.k.T)
+        root = a.scale * squares_root(self.q, self.k.T)
         visible = a.visible()
         self.seen: Flags = np.ones(s.shape, np.bool_) if visible is None else visible
+        if a.sink is not None:  # a key of zeros behind the others, whose score no product makes
+            s, root, self.seen = _beside(s, a.sink[head]), _beside(root, 0.0), _beside(self.seen, True)
+            self.k, self.v = (np.pad(x, ((0, 1), (0, 0))) for x in (self.k, self.v))
         masked = np.where(self.seen, s, -np.inf)
         top = masked.max(axis=1, keepdims=True)
         self.nothing = top == -np.inf
@@ -156,12 +168,11 @@ class _Head:
         total = weights.sum(axis=1, keepdims=True)
         self.p = np.where(self.nothing, 0.0, weights / total)
         self.log = (top + evaluate("log", total))[:, 0]
-        root = a.scale * squares_root(self.q, self.k.T)
         size = np.abs(s)
         # relative errors of an element of P: of its exponent, and of the arithmetic around it
         level = np.maximum(size, np.where(np.isfinite(top), np.abs(top), 0.0))  # s − max and s − L round at the larger of the two
         random = np.hypot(WALK * a.ulp * root * math.sqrt(d), SOFT * a.ulp * (1 + level) / math.sqrt(3))
-        common = a.ulp * d / (2 * STEP) * np.maximum(size, root)
+        common = a.ulp * d / (2 * STEP) * np.where(root == 0.0, 0.0, np.maximum(size, root))
         error = LAMBDA * random + common
         self.overflows: Flags = math.sqrt(d) * root / min(a.scale, 1.0) >= a.largest  # Cauchy and Schwarz: some partial sum may
         error = np.where(self.overflows | np.isnan(error), np.inf, error)
@@ -267,16 +278,20 @@ class _Head:
             p_shift = p_shift + moved
             reaches = np.abs(dp - delta) + LAMBDA * (dp_error + delta_error)
             shift = shift + np.where(moved == 0, 0.0, moved * reaches)
-        dq, dk, dv = a.scale * (ds @ self.k), a.scale * (ds.T @ self.q), p.T @ g
-        s = abs(a.scale)
+        s, keys = abs(a.scale), slice(a.k.shape[2])  # those behind them are sinks
+        values = {"dq": a.scale * (ds @ self.k), "dk": a.scale * (ds.T @ self.q)[keys], "dv": (p.T @ g)[keys]}
         dq_budget = LAMBDA * s * (squares_root(deviation, self.k) + delta_error * np.abs(p @ self.k)) + s * (shift @ np.abs(self.k))
         dk_budget = LAMBDA * s * squares_root(by_query.T, self.q) + s * (shift.T @ np.abs(self.q)) + self._blocks(len(g))
         dv_budget = LAMBDA * squares_root(p_deviation.T, g) + p_shift.T @ np.abs(g) + self._blocks(len(g))
         budgets = {
-            "dq": dq_budget + self._accumulated(t, s * squares_root(ds, self.k), dq),
-            "dk": dk_budget + self._accumulated(len(g), s * squares_root(ds.T, self.q), dk),
-            "dv": dv_budget + self._accumulated(len(g), squares_root(p.T, g), dv),
+            "dq": dq_budget + self._accumulated(t, s * squares_root(ds, self.k), values["dq"]),
+            "dk": dk_budget[keys] + self._accumulated(len(g), s * squares_root(ds.T, self.q)[keys], values["dk"]),
+            "dv": dv_budget[keys] + self._accumulated(len(g), squares_root(p.T, g)[keys], values["dv"]),
         }
+        if a.sink is not None:
+            values["dsink"] = ds[:, -1:].sum(axis=0)
+            sink_budget = LAMBDA * norm(by_query[:, -1], 0) + shift[:, -1:].sum(axis=0)
+            budgets["dsink"] = sink_budget + self._accumulated(len(g), norm(ds[:, -1], 0), values["dsink"])
 
         @lru_cache(maxsize=1)
         def steps() -> tuple[Reach, Reach]:
@@ -286,15 +301,25 @@ class _Head:
             delta_reach = (upstream * out.reach().stored(a.format)).total(1).in_sums(a.largest).narrowed(delta, LAMBDA * delta_error)
             return p_reach.stored(a.format), (p_reach * (dp_reach + -delta_reach)).stored(a.format)
 
-        def reach(name: str, values: Values) -> Callable[[], Reach]:
-            def found() -> Reach:
-                p_reach, ds_reach = steps()
-                left, right = {"dq": (ds_reach, self.k), "dk": (ds_reach.transposed, self.q), "dv": (p_reach.transposed, g)}[name]
-                return (left @ Reach.exactly(right)).in_sums(a.largest).narrowed(values, budgets[name])
+        def sums(name: str) -> Reach:
+            p_reach, ds_reach = steps()
+            if name == "dsink":
+                return ds_reach.columns(slice(-1, None)).total(0)
+            left, right = {"dq": (ds_reach, self.k), "dk": (ds_reach.transposed, self.q), "dv": (p_reach.transposed, g)}[name]
+            return left @ Reach.exactly(right)
 
-            return found
+        def reach(name: str) -> Reach:
+            found = sums(name)
+            if name in ("dk", "dv"):
+                found = found.transposed.columns(keys).transposed
+            return found.in_sums(a.largest).narrowed(values[name], budgets[name])
 
-        return {n: Result(x, budgets[n], reach(n, x)) for n, x in (("dq", dq), ("dk", dk), ("dv", dv))}
+        return {n: Result(x, budgets[n], partial(reach, n)) for n, x in values.items()}
+
+
+def _beside(x: NDArray[Any], last: Any) -> NDArray[Any]:
+    """x [m, n] with one more column of that value."""
+    return np.concatenate([x, np.full((len(x), 1), last, x.dtype)], axis=1)
 
 
 def _weighted(p: Values, seen: Flags, v: Values) -> Values:

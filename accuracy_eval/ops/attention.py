@@ -1,9 +1,13 @@
-"""attention: O = softmax(scale · Q · Kᵀ) · V over heads, forward and backward; grouped heads, causal masks, windows, three layouts."""
+"""attention: O = softmax(scale · Q · Kᵀ) · V over heads, forward and backward; grouped heads, causal masks, windows, sinks, three layouts.
+
+A sink is a number each head learns. It joins the denominator of the softmax as the score of a key whose value is zero, is not scaled, and
+belongs to lse.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -28,7 +32,7 @@ from accuracy_eval.records import Case, OptionValue
 
 FORMATS = ("float32", "float64", "float16", "bfloat16")
 LAYOUTS = ("bhsd", "bshd", "sbhd")  # order of batch, heads, sequence and head dimension in memory
-OPTIONS: dict[str, OptionValue] = {"causal": False, "window": 0, "scale": 0.0, "lse": False}
+OPTIONS: dict[str, OptionValue] = {"causal": False, "window": 0, "scale": 0.0, "lse": False, "sink": False}
 
 
 def option(case: Case, name: str) -> Any:
@@ -52,13 +56,15 @@ def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
     fmt = operand_formats(case, 1, encoding)[0]
     roles = [("q", "h", "s"), ("k", "g", "t"), ("v", "g", "t")]
     roles += [("grad_out", "h", "s")] if case.direction == "bwd" else []
-    return tuple(Operand(name, _tensor(case, heads, length), fmt, _axes(case, heads, length)) for name, heads, length in roles)
+    found = [Operand(name, _tensor(case, heads, length), fmt, _axes(case, heads, length)) for name, heads, length in roles]
+    return (*found[:3], *((Operand("sink", (case.dims["h"],), fmt, ("h",)),) if option(case, "sink") else ()), *found[3:])
 
 
 def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
-    q, k, v = _operands(case, encoding)[:3]
+    given = _operands(case, encoding)
     if case.direction == "bwd":
-        return Output("dq", q.shape, q.format), Output("dk", k.shape, k.format), Output("dv", v.shape, v.format)
+        return tuple(Output(f"d{o.name}", o.shape, o.format) for o in given[:-1])
+    q = given[0]
     lse = (Output("lse", tuple(case.dims[x] for x in "bhs"), "float64" if q.format == "float64" else "float32"),)
     return (Output("out", q.shape, q.format), *(lse if option(case, "lse") else ()))
 
@@ -73,23 +79,48 @@ def unorder(layout: str) -> tuple[int, ...]:
     return tuple("bhsd".index(x) for x in layout)
 
 
-def sdpa(torch: Any, case: Case, q: Any, k: Any, v: Any) -> Any:
-    """The framework's attention on bhsd tensors."""
-    mask = None
-    if option(case, "window"):
-        i = torch.arange(q.shape[2], device=q.device)[:, None]
-        j = torch.arange(k.shape[2], device=q.device)[None, :]
-        mask = (j <= i) & (j > i - option(case, "window"))
+def visible(torch: Any, case: Case, q: Any) -> Any:
+    """[s, t]: which keys a query sees; None: all. On the device of q."""
+    window = option(case, "window")
+    if not (option(case, "causal") or window):
+        return None
+    i, j = (torch.arange(case.dims[x], device=q.device) for x in "st")
+    seen = j[None, :] <= i[:, None]
+    return seen & (j[None, :] > i[:, None] - window) if window else seen
+
+
+def sdpa(torch: Any, case: Case, q: Any, k: Any, v: Any, sink: Any = None) -> Any:
+    """The framework's attention on bhsd tensors. It knows no sinks: one is the mask's number at one more key, of zeros."""
+    causal = bool(option(case, "causal")) and not option(case, "window") and sink is None
+    mask = None if causal else visible(torch, case, q)
+    if sink is not None:
+        heads, (s, t) = q.shape[1], (case.dims[x] for x in "st")
+        hidden = torch.zeros(1, heads, s, t, dtype=q.dtype, device=q.device)
+        hidden = hidden if mask is None else hidden.masked_fill(~mask, -math.inf)
+        mask = torch.cat([hidden, sink[None, :, None, None].expand(1, heads, s, 1)], dim=3)
+        k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
     return torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=bool(option(case, "causal")) and mask is None, scale=scale_of(case),
-        enable_gqa=q.shape[1] != k.shape[1],
-    )  # fmt: skip
+        q, k, v, attn_mask=mask, is_causal=causal, scale=scale_of(case), enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+def written_out(torch: Any, case: Case, q: Any, k: Any, v: Any, sink: Any = None) -> tuple[Any, Any]:
+    """out and lse by the formula, on bhsd tensors: float32 between the operands and the result, float64 for such operands."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    k, v = (x.to(wide).repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    scores = q.to(wide) @ k.transpose(2, 3) * scale_of(case)
+    mask = visible(torch, case, q)
+    scores = scores if mask is None else scores.masked_fill(~mask, -math.inf)
+    if sink is not None:
+        scores = torch.cat([scores, sink.to(wide)[None, :, None, None].expand(*scores.shape[:3], 1)], dim=3)
+    p = torch.softmax(scores, dim=3)[..., : k.shape[2]]
+    return (p @ v).to(q.dtype), torch.logsumexp(scores, dim=3)
 
 
 def _with_lse(torch: Any, case: Case, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
     """The fused kernel's own logsumexp, which the public call does not return."""
-    if option(case, "window") or q.shape[1] != k.shape[1]:
-        raise UnsupportedCase("the call that returns lse takes no window and no grouped heads")
+    if option(case, "window") or option(case, "sink") or q.shape[1] != k.shape[1]:
+        raise UnsupportedCase("the call that returns lse takes no window, no sink and no grouped heads")
     causal = bool(option(case, "causal"))
     if q.is_cuda:
         if q.element_size() > 2:
@@ -101,17 +132,30 @@ def _with_lse(torch: Any, case: Case, q: Any, k: Any, v: Any) -> tuple[Any, Any]
     return found[0], found[1][:, :, : q.shape[2]]
 
 
-def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+Attend = Callable[[Any, Case, Any, Any, Any, Any], Mapping[str, Any]]  # (torch, case, q, k, v, sink or None), bhsd -> out, and lse if asked
+
+
+def attended(attend: Attend, torch: Any, case: Case, t: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs of the case by an implementation that knows bhsd tensors; gradients by autograd."""
     to, back = order(case.layout), unorder(case.layout)
+    names = [n for n in ("q", "k", "v", "sink") if n in t]
+    leaves = {n: t[n].detach().requires_grad_() if case.direction == "bwd" else t[n] for n in names}
+    q, k, v = (leaves[n].permute(to) for n in "qkv")
+    found = attend(torch, case, q, k, v, leaves.get("sink"))
+    out = found["out"].permute(back)
     if case.direction == "fwd":
-        q, k, v = (t[n].permute(to) for n in "qkv")
-        if option(case, "lse"):
-            o, lse = _with_lse(torch, case, q, k, v)
-            return {"out": o.permute(back).contiguous(), "lse": lse.contiguous()}
-        return {"out": sdpa(torch, case, q, k, v).permute(back).contiguous()}
-    leaves = [t[n].detach().requires_grad_() for n in "qkv"]
-    o = sdpa(torch, case, *(x.permute(to) for x in leaves)).permute(back)
-    return dict(zip(("dq", "dk", "dv"), torch.autograd.grad(o, leaves, t["grad_out"]), strict=True))
+        return {"out": out.contiguous()} | ({"lse": found["lse"].contiguous()} if option(case, "lse") else {})
+    return dict(zip((f"d{n}" for n in names), torch.autograd.grad(out, list(leaves.values()), t["grad_out"]), strict=True))
+
+
+def _framework(torch: Any, case: Case, q: Any, k: Any, v: Any, sink: Any) -> dict[str, Any]:
+    if option(case, "lse"):
+        return dict(zip(("out", "lse"), _with_lse(torch, case, q, k, v), strict=True))
+    return {"out": sdpa(torch, case, q, k, v, sink)}
+
+
+def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+    return attended(_framework, torch, case, t)
 
 
 def _values(case: Case, inputs: Inputs, name: str) -> Values:
@@ -121,7 +165,8 @@ def _values(case: Case, inputs: Inputs, name: str) -> Values:
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     q, k, v = (_values(case, inputs, n) for n in "qkv")
-    problem = Attention(q, k, v, scale_of(case), bool(option(case, "causal")), int(option(case, "window")), inputs["q"].format)
+    sink = decode(inputs["sink"].codes, inputs["sink"].format) if "sink" in inputs else None
+    problem = Attention(q, k, v, scale_of(case), bool(option(case, "causal")), int(option(case, "window")), inputs["q"].format, sink)
 
     @lru_cache(maxsize=1)
     def found() -> dict[str, Result]:  # one pass gives every output
