@@ -15,9 +15,17 @@ from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.ops.gemm import product_reference
-from accuracy_eval.ops.on_arrays import SOURCED, codes_under, encoding_of, operand_errors, product_of_sources, quantize_output
+from accuracy_eval.ops.on_arrays import (
+    SOURCED,
+    codes_under,
+    encoding_of,
+    one_code_truth,
+    operand_errors,
+    product_of_sources,
+    quantize_output,
+)
 from accuracy_eval.ops.registry import OPS, get_op
-from accuracy_eval.ops.spec import Output, Panel, Reference, rows_and_columns
+from accuracy_eval.ops.spec import Output, Reference
 from accuracy_eval.quantize import get_recipe, reference_scale
 from accuracy_eval.records import Case, Coded, OptionValue
 
@@ -150,7 +158,8 @@ class Call:
         """Of a scale from `amax`; of codes, scales or values from `x`; under `x_scale`, codes are judged by the scales they stand with."""
         if set(self.inputs) == {"amax"}:
             amax = self.inputs["amax"]
-            return one_code_truth(reference_scale(decode(amax.codes, amax.format).astype(np.float32), get_recipe(self.recipe)), actual)
+            scale = reference_scale(decode(amax.codes, amax.format).astype(np.float32), get_recipe(self.recipe))
+            return one_code_truth(np.asarray(scale), actual.format)
         if set(self.inputs) - {"x", "x_scale"} or "x" not in self.inputs or not self.recipe:
             raise UsageError(
                 f"op quantize: recipe {self.recipe!r}, inputs {', '.join(self.inputs)}; expected a recipe and amax, x or x and x_scale"
@@ -166,7 +175,7 @@ class Call:
             raise UsageError('op cast: needs inputs={"x": …} and options={"format": …}')
         x, fmt = self.inputs["x"], get_format(str(self.options["format"]))
         rounded = encode(decode(x.codes, x.format), fmt, overflow=cast(Any, self.options.get("overflow")))
-        return one_code_truth(rounded if actual.format == fmt.name else encode(decode(rounded, fmt), actual.format), actual)
+        return one_code_truth(rounded if actual.format == fmt.name else encode(decode(rounded, fmt), actual.format), actual.format)
 
     def _elementwise(self, actual: Coded) -> Reference:
         """Special functions and reductions, through their ops: operands become the shape the op has."""
@@ -192,10 +201,3 @@ def number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name} = {value!r}; expected a number") from error
-
-
-def one_code_truth(codes: Any, actual: Coded) -> Reference:
-    """The reference of an output whose every element has one right code, in the format of `actual`."""
-    shape = np.shape(codes)
-    rows = np.asarray(codes).reshape(rows_and_columns(shape))
-    return Reference("codes", actual.format, shape, "exact", lambda: iter((Panel(0, rows),)), resolution={"element": "one code"})

@@ -20,7 +20,7 @@ import numpy as np
 
 from accuracy_eval.arrays import as_coded
 from accuracy_eval.attribution import reported, worst_elements
-from accuracy_eval.calls import Call, number, one_code_truth
+from accuracy_eval.calls import Call, number
 from accuracy_eval.closeness import Tolerance, format_gate, tolerances, with_tolerance
 from accuracy_eval.diagnose import Context, diagnose, named, rows_of, structural
 from accuracy_eval.errors import UsageError, VerdictError, unknown
@@ -32,7 +32,7 @@ from accuracy_eval.messages import side_message
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import measure
 from accuracy_eval.metrics.registry import DERIVED
-from accuracy_eval.ops.on_arrays import SOURCED
+from accuracy_eval.ops.on_arrays import SOURCED, one_code_truth
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Reference
 from accuracy_eval.quantize import layout_of
@@ -135,7 +135,7 @@ def check(
     truth = call.truth(a) if referenced else None
     if truth is not None and truth.kind == "codes" and e is not None and e.shape == a.shape:
         # where one code is right, the caller's expectation says which: policies of overflow and ties differ between libraries
-        truth = one_code_truth(e.codes if e.format == a.format else encode(decode(e.codes, e.format), a.format), a)
+        truth = one_code_truth(e.codes if e.format == a.format else encode(decode(e.codes, e.format), a.format), a.format)
     wrong = _mismatch(a, e, truth, call)
     if wrong is not None:
         side = Side("actual", a.format, "", Verdict.FAIL, diagnoses=(wrong,), note=wrong.sentence)

@@ -10,8 +10,11 @@ from accuracy_eval.contracts import default_contract
 from accuracy_eval.cpu_ref.gemm import gradient, panels
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.cpu_ref.overflow import product_overflows, stacked
+from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.gemm import LAYOUTS, overflowing
+from accuracy_eval.ops.panels import of_product
 from accuracy_eval.ops.spec import (
+    FLOATS,
     Encoding,
     Inputs,
     Operand,
@@ -22,8 +25,6 @@ from accuracy_eval.ops.spec import (
     operand_formats,
 )  # fmt: skip
 from accuracy_eval.records import Case, Coded
-
-FORMATS = ("float32", "float64", "float16", "bfloat16")
 
 
 def _tensor(case: Case, name: str, letters: str, fmt: str, *, turned: bool) -> Operand:
@@ -54,9 +55,7 @@ def _product(torch: Any, case: Case, t: Mapping[str, Any], out: Any = None) -> A
 def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
     if case.direction == "fwd":
         return {"d": _product(torch, case, t, out.get("d"))}
-    leaves = {name: t[name].detach().requires_grad_() for name in ("a", "b")}
-    da, db = torch.autograd.grad(_product(torch, case, leaves), list(leaves.values()), t["grad_d"])
-    return {"da": da, "db": db}
+    return gradients(torch, lambda leaves: _product(torch, case, leaves), {n: t[n] for n in ("a", "b")}, t["grad_d"])
 
 
 def _one(inputs: Inputs, name: str, index: int) -> Coded:
@@ -72,8 +71,7 @@ def _problems(case: Case, inputs: Inputs, output: str) -> list[Gemm]:
 
 def _panels(case: Case, inputs: Inputs, contract: str, output: Output) -> Iterator[Panel]:
     for i, problem in enumerate(_problems(case, inputs, output.name)):
-        for p in panels(problem, contract=contract, out_format=output.format):
-            yield Panel(i * problem.m + p.first_row, p.values, p.budget, p.typical)
+        yield from of_product(panels(problem, contract=contract, out_format=output.format), first_row=i * problem.m)
 
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
@@ -91,7 +89,7 @@ BATCHED = OpSpec(
     family="batched_gemm",
     equation="D[i] = op(A[i]) · op(B[i])",
     dims=(("b", "m", "n", "k"),),
-    formats=FORMATS,
+    formats=FLOATS,
     operands=_operands,
     outputs=_outputs,
     torch=_torch,

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Overflow, decode, encode, get_format
+from accuracy_eval.formats import Codes, Overflow, decode, encode, get_format
+from accuracy_eval.ops.panels import one_code
 from accuracy_eval.ops.spec import (
     Encoding,
     Inputs,
     Operand,
     OpSpec,
     Output,
-    Panel,
     Reference,
     format_of,
     operand_formats,
     output_format,
-    row_blocks,
     rows_and_columns,
 )  # fmt: skip
 from accuracy_eval.records import Case
@@ -54,13 +53,12 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     output, x = _outputs(case, encoding)[0], inputs["x"]
+    codes, overflow = x.codes.reshape(rows_and_columns(x.shape)), overflow_policy(case, output.format)
 
-    def panels() -> Iterator[Panel]:
-        codes = x.codes.reshape(rows_and_columns(x.shape))
-        for first, end in row_blocks(x.shape):
-            yield Panel(first, encode(decode(codes[first:end], x.format), output.format, overflow=overflow_policy(case, output.format)))
+    def rounded(first: int, end: int) -> Codes:
+        return encode(decode(codes[first:end], x.format), output.format, overflow=overflow)
 
-    return {"y": Reference("codes", output.format, output.shape, contract, panels, resolution={"element": "one code"})}
+    return {"y": one_code(output, rounded, contract=contract)}
 
 
 def _refuse(case: Case) -> str | None:

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.inputs import indices
-from accuracy_eval.ops.rows import added, copied, index_values, summands
+from accuracy_eval.ops.autograd import gradients
+from accuracy_eval.ops.panels import one_code
+from accuracy_eval.ops.rows import added, index_values, summands
 from accuracy_eval.ops.spec import FLOATS, Encoding, Inputs, Operand, OpSpec, Output, Reference, operand_formats
 from accuracy_eval.records import Case, OptionValue
 
@@ -19,7 +21,7 @@ OPTIONS: dict[str, OptionValue] = {"ids": "skewed"}
 
 
 def _spread(case: Case) -> Any:
-    return dict(case.options).get("ids", OPTIONS["ids"])
+    return EMBEDDING.option(case, "ids")
 
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
@@ -46,14 +48,14 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
     lookup = torch.nn.functional.embedding
     if case.direction == "fwd":
         return {"y": lookup(t["ids"], t["weight"])}
-    weight = torch.zeros_like(out["dweight"], requires_grad=True)
-    return {"dweight": torch.autograd.grad(lookup(t["ids"], weight), weight, t["grad_y"])[0]}
+    leaves = {"weight": torch.zeros_like(out["dweight"])}
+    return gradients(torch, lambda leaf: lookup(t["ids"], leaf["weight"]), leaves, t["grad_y"])
 
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     (output,), ids = _outputs(case, encoding), index_values(inputs["ids"], case.dims["v"], "embedding: ids")
     if case.direction == "fwd":
-        return {"y": copied(output, lambda first, end: inputs["weight"].codes[ids[first:end]])}
+        return {"y": one_code(output, lambda first, end: inputs["weight"].codes[ids[first:end]])}
     return {"dweight": added(output, contract, inputs["grad_y"], ids, exact=case.lane == "exact")}
 
 

@@ -12,7 +12,10 @@ from accuracy_eval.cpu_ref.epilogue_gradient import Upstream, gradient_panels, g
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.errors import unknown
 from accuracy_eval.formats import decode
+from accuracy_eval.ops.autograd import gradients
+from accuracy_eval.ops.panels import of_product
 from accuracy_eval.ops.spec import (
+    FLOATS,
     Encoding,
     Inputs,
     Operand,
@@ -26,7 +29,6 @@ from accuracy_eval.ops.spec import (
 )  # fmt: skip
 from accuracy_eval.records import Case, OptionValue
 
-FORMATS = ("float32", "float64", "float16", "bfloat16")
 OPTIONS: dict[str, OptionValue] = {
     "activation": "none",
     "gated": False,
@@ -38,7 +40,8 @@ OPTIONS: dict[str, OptionValue] = {
 
 
 def option(case: Case, name: str) -> Any:
-    return dict(case.options).get(name, OPTIONS[name])
+    """The case's value of an option, else the default."""
+    return GEMM_EPILOGUE.option(case, name)
 
 
 def projected(case: Case) -> int:
@@ -117,11 +120,10 @@ def expression(torch: Any, case: Case, t: Mapping[str, Any]) -> Any:
 def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
     if case.direction == "fwd":
         return {"y": expression(torch, case, t)}
-    leaves = {name: t[name].detach().requires_grad_() for name in ("a", "b", "bias") if name in t}
+    leaves = {name: t[name] for name in ("a", "b", "bias") if name in t}
     if option(case, "residual"):
-        leaves["residual"] = torch.zeros_like(t["grad_y"], requires_grad=True)
-    gradients = torch.autograd.grad(expression(torch, case, leaves), list(leaves.values()), grad_outputs=t["grad_y"])
-    return {f"d{name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
+        leaves["residual"] = torch.zeros_like(t["grad_y"])
+    return gradients(torch, lambda tracked: expression(torch, case, tracked), leaves, t["grad_y"])
 
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
@@ -139,8 +141,7 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
         return upstream(problem, epilogue_of(case, inputs, grad.format), grad, contract)
 
     def panels(output: Output) -> Iterator[Panel]:
-        for p in gradient_panels(output.name, problem, flow(), contract):
-            yield Panel(p.first_row, p.values, p.budget, p.typical)
+        return of_product(gradient_panels(output.name, problem, flow(), contract))
 
     def reference(output: Output) -> Reference:
         exempt = reaching(
@@ -154,8 +155,7 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
 
 
 def _forward(problem: Gemm, epilogue: Epilogue, contract: str) -> Iterator[Panel]:
-    for p in epilogue_panels(problem, epilogue, contract=contract):
-        yield Panel(p.first_row, p.values, p.budget)
+    return of_product(epilogue_panels(problem, epilogue, contract=contract))
 
 
 def _refuse(case: Case) -> str | None:
@@ -173,7 +173,7 @@ GEMM_EPILOGUE = OpSpec(
     family="gemm_epilogue",
     equation="Y = (f(alpha · op(A) · op(B) + bias) [· up] [+ residual]) / output_scale",
     dims=(("m", "n", "k"),),
-    formats=FORMATS,
+    formats=FLOATS,
     operands=_operands,
     outputs=_outputs,
     torch=_torch,

@@ -15,8 +15,9 @@ import numpy as np
 
 from accuracy_eval.formats import Codes, Values, decode, encode
 from accuracy_eval.inputs import indices
-from accuracy_eval.ops.panels import Part, by_rows
-from accuracy_eval.ops.rows import Indices, added, copied, dotted, index_values, summands
+from accuracy_eval.ops.autograd import gradients
+from accuracy_eval.ops.panels import Part, by_rows, one_code
+from accuracy_eval.ops.rows import Indices, added, dotted, index_values, summands
 from accuracy_eval.ops.spec import FLOATS, Encoding, Inputs, Operand, OpSpec, Output, Reference, float_contract, operand_formats
 from accuracy_eval.records import Case, Coded, OptionValue
 
@@ -26,8 +27,8 @@ MOST_WEIGHTED = 16  # experts a token of the exact lane may have: 16 terms of 2Â
 DIMS = (("t", "k", "e", "n"),)
 
 
-def _load(case: Case) -> Any:
-    return dict(case.options).get("load", OPTIONS["load"])
+def _load(case: Case) -> str:
+    return str(case.option("load", OPTIONS["load"]))
 
 
 def chosen_experts(case: Case) -> Indices:
@@ -124,12 +125,11 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
     if case.op == "permute" and case.direction == "fwd":
         return dict(zip(("y", "place"), _permute(torch, t["x"], t["experts"]), strict=True))
     if case.op == "permute":
-        x = torch.zeros_like(out["dx"], requires_grad=True)
-        return {"dx": torch.autograd.grad(_permute(torch, x, t["experts"])[0], x, t["grad_y"])[0]}
+        leaves = {"x": torch.zeros_like(out["dx"])}
+        return gradients(torch, lambda leaf: _permute(torch, leaf["x"], t["experts"])[0], leaves, t["grad_y"])
     if case.direction == "fwd":
         return {"y": _unpermute(t["x"], t["probs"], t["place"])}
-    leaves = [t[n].detach().requires_grad_() for n in ("x", "probs")]
-    return dict(zip(("dx", "dprobs"), torch.autograd.grad(_unpermute(leaves[0], leaves[1], t["place"]), leaves, t["grad_y"]), strict=True))
+    return gradients(torch, lambda leaf: _unpermute(leaf["x"], leaf["probs"], t["place"]), {n: t[n] for n in ("x", "probs")}, t["grad_y"])
 
 
 # reference
@@ -143,8 +143,8 @@ def _permute_reference(case: Case, inputs: Inputs, encoding: Encoding, contract:
     if case.direction == "bwd":
         return {"dx": added(outputs["dx"], contract, inputs["grad_y"], token, exact=case.lane == "exact")}
     return {
-        "y": copied(outputs["y"], lambda first, end: inputs["x"].codes[token[first:end]]),
-        "place": copied(outputs["place"], lambda first, end: place[first:end].astype(np.int32).view(np.uint32)),
+        "y": one_code(outputs["y"], lambda first, end: inputs["x"].codes[token[first:end]]),
+        "place": one_code(outputs["place"], lambda first, end: place[first:end].astype(np.int32).view(np.uint32)),
     }
 
 

@@ -16,7 +16,9 @@ from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.formats import get_family
 from accuracy_eval.inputs.exact import integer_codes
 from accuracy_eval.ops import quantised, relations
+from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.operands import coded_companion, exact_companion
+from accuracy_eval.ops.panels import of_product
 from accuracy_eval.ops.scaled import first_sentence
 from accuracy_eval.ops.spec import (
     Encoding,
@@ -43,7 +45,7 @@ OPTIONS: dict[str, OptionValue] = {
 
 
 def _has_c(case: Case) -> bool:
-    return GEMM.option(case, "beta") != 0.0 or GEMM.option(case, "c") == "nan"
+    return bool(GEMM.option(case, "beta") != 0.0 or GEMM.option(case, "c") == "nan")
 
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
@@ -102,13 +104,10 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
             if case.out_format:
                 raise UnsupportedCase(f"torch.mm with out_dtype={case.out_format}: {first_sentence(error)}") from error
             raise
-    leaves = {name: t[name].detach().requires_grad_() for name in ("a", "b")}
+    leaves = {name: t[name] for name in ("a", "b")}
     if GEMM.option(case, "bias"):
-        leaves["bias"] = torch.zeros(case.dims["n"], dtype=t["grad_d"].dtype, device=t["grad_d"].device, requires_grad=True)
-    d = _product(torch, case, leaves)
-    names = list(leaves)
-    gradients = torch.autograd.grad(d, [leaves[n] for n in names], grad_outputs=t["grad_d"])
-    return {f"d{name}": gradient for name, gradient in zip(names, gradients, strict=True)}
+        leaves["bias"] = torch.zeros(case.dims["n"], dtype=t["grad_d"].dtype, device=t["grad_d"].device)
+    return gradients(torch, lambda tracked: _product(torch, case, tracked), leaves, t["grad_d"])
 
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
@@ -159,8 +158,7 @@ def _problem(case: Case, inputs: Inputs, output: str) -> Gemm:
 
 
 def _panels(problem: Gemm, contract: str, out_format: str) -> Iterator[Panel]:
-    for p in panels(problem, contract=contract, out_format=out_format):
-        yield Panel(p.first_row, p.values, p.budget, p.typical)
+    return of_product(panels(problem, contract=contract, out_format=out_format))
 
 
 def _seen(case: Case, output: Output, encoding: Encoding) -> dict[str, Any]:

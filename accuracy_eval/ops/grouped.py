@@ -36,6 +36,7 @@ from accuracy_eval.ops.factors import (
 )
 from accuracy_eval.ops.gemm import overflowing
 from accuracy_eval.ops.grouped_torch import torch_products
+from accuracy_eval.ops.panels import of_product
 from accuracy_eval.ops.spec import (
     Encoding,
     Inputs,
@@ -281,8 +282,8 @@ def _panels(case: Case, output: Output, inputs: Inputs, contract: str, problem: 
     at = 0
     for group in _groups(case):
         if group.stop > group.start:
-            for p in panels(problem(case, inputs, output.name, group), contract=contract or None, out_format=output.format):
-                yield Panel(at + p.first_row, p.values, p.budget, p.typical)
+            product = problem(case, inputs, output.name, group)
+            yield from of_product(panels(product, contract=contract or None, out_format=output.format), first_row=at)
             at += height or group.stop - group.start
         elif height:
             yield _zeros(at, height, columns)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import lru_cache, partial
+from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any
 
 from accuracy_eval.cpu_ref.norms import Norm, Result, backward, forward
 from accuracy_eval.formats import decode
+from accuracy_eval.ops.autograd import gradients
+from accuracy_eval.ops.panels import Part, whole
 from accuracy_eval.ops.spec import (
+    FLOATS,
     Encoding,
+    Exempt,
     Inputs,
     Operand,
     OpSpec,
     Output,
-    Panel,
     Reference,
-    bounded,
+    float_contract,
     operand_formats,
     reaching,
-    rows_and_columns,
 )  # fmt: skip
 from accuracy_eval.records import Case
 
-FORMATS = ("float32", "float64", "float16", "bfloat16")
 EPS = 1e-5
 
 
@@ -51,28 +52,25 @@ def _expression(centred: bool, torch: Any, case: Case, t: Mapping[str, Any]) -> 
 def _torch(centred: bool, torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
     if case.direction == "fwd":
         return {"y": _expression(centred, torch, case, t)}
-    leaves = {n: t[n].detach().requires_grad_() for n in t if n != "grad_y"}
-    found = torch.autograd.grad(_expression(centred, torch, case, leaves), list(leaves.values()), t["grad_y"])
-    return {f"d{n}": g for n, g in zip(leaves, found, strict=True)}
+    leaves = {n: t[n] for n in t if n != "grad_y"}
+    return gradients(torch, lambda tracked: _expression(centred, torch, case, tracked), leaves, t["grad_y"])
 
 
 def _reference(centred: bool, case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     values = {n: decode(c.codes, c.format) for n, c in inputs.items()}
     problem = Norm(values["x"], values["weight"], values.get("bias"), centred, float(case.option("eps", EPS)), inputs["x"].format)
 
-    @lru_cache(maxsize=1)
-    def found() -> dict[str, Result]:
+    @cache
+    def results() -> dict[str, Result]:
         return {"y": forward(problem)} if case.direction == "fwd" else backward(problem, values["grad_y"])
 
-    def panels(output: Output) -> Iterator[Panel]:
-        result = found()[output.name]
-        yield Panel(0, *(v.reshape(rows_and_columns(output.shape)) for v in bounded(result.values, result.budget)))
+    def parts() -> dict[str, Part]:
+        return {name: (r.values, r.budget) for name, r in results().items()}
 
-    def reference(output: Output) -> Reference:
-        exempt = reaching(lambda: found()[output.name].reach().rows, output.format)
-        return Reference("values", output.format, output.shape, contract, partial(panels, output), exempt=exempt)
+    def exempt(output: Output) -> Exempt:
+        return reaching(lambda: results()[output.name].reach().rows, output.format)
 
-    return {o.name: reference(o) for o in _outputs(centred, case, encoding)}
+    return whole(_outputs(centred, case, encoding), contract, parts, exempt=exempt)
 
 
 def _op(name: str, equation: str, *, centred: bool) -> OpSpec:
@@ -81,12 +79,12 @@ def _op(name: str, equation: str, *, centred: bool) -> OpSpec:
         family="norm",
         equation=equation,
         dims=(("m", "n"),),
-        formats=FORMATS,
+        formats=FLOATS,
         operands=partial(_operands, centred),
         outputs=partial(_outputs, centred),
         torch=partial(_torch, centred),
         reference=partial(_reference, centred),
-        contract=lambda case: "fp64" if case.format == "float64" else "fp32acc",
+        contract=float_contract,
         options={"eps": EPS},
         directions=("fwd", "bwd"),
         refuse=lambda case: None if case.dims["n"] else "a norm of an empty axis has no value",

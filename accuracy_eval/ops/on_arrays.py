@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from accuracy_eval.cpu_ref.gemm import panels
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import differing, get_format
+from accuracy_eval.formats import Codes, differing, get_format
+from accuracy_eval.ops.panels import of_product
 from accuracy_eval.ops.quantize import QUANTIZE
-from accuracy_eval.ops.spec import Encoding, Inputs, Output, Panel, Reference
+from accuracy_eval.ops.spec import Encoding, Inputs, Output, Panel, Reference, rows_and_columns
 from accuracy_eval.quantize import get_recipe, quantize
 from accuracy_eval.quantize.quantiser import SOURCES
 from accuracy_eval.records import Case, Coded
@@ -22,6 +23,12 @@ SOURCED = ("a_source", "b_source")  # operands of a product before they were qua
 def encoding_of(*formats: str) -> Encoding:
     """The fp8 encoding that these formats belong to."""
     return "fnuz" if any(f.endswith("fnuz") for f in formats) else "ocp"
+
+
+def one_code_truth(codes: Codes, fmt: str) -> Reference:
+    """The reference of an array whose every element has one right code of `fmt`."""
+    rows = codes.reshape(rows_and_columns(codes.shape))
+    return Reference("codes", fmt, codes.shape, "exact", lambda: iter((Panel(0, rows),)), resolution={"element": "one code"})
 
 
 def quantize_output(x: Coded, recipe: str, actual: Coded) -> tuple[Output, Reference]:
@@ -55,10 +62,7 @@ def codes_under(x: Coded, recipe: str, actual: Coded, scale: Coded) -> tuple[Ref
             f"recipe {recipe} has {list(ours.scale.shape)} of {ours.scale_format}"
         )
     right = quantize(x.codes, x.format, recipe, element=actual.format, scale=scale.codes).codes
-    reference = Reference(
-        "codes", actual.format, x.shape, "exact", lambda: iter((Panel(0, right),)), resolution={"element": "one code"}
-    )  # fmt: skip
-    return reference, {
+    return one_code_truth(right, actual.format), {
         "scale_mismatch_count": int(differing(scale.codes, ours.scale, scale.format).sum()),
         "conversion_mismatch_count": int(differing(actual.codes, right, actual.format).sum()) if actual.shape == x.shape else 0,
     }
@@ -68,11 +72,7 @@ def product_of_sources(inputs: Inputs, problem: Gemm, reference: Reference) -> R
     """The reference of a quantised product with the result of the operands before they were quantised."""
     plain = Gemm(inputs["a_source"], inputs["b_source"], problem.layout, problem.alpha, problem.beta, problem.c, problem.bias)
 
-    def before() -> Iterator[Panel]:
-        for p in panels(plain):
-            yield Panel(p.first_row, p.values)
-
-    return replace(reference, unquantised=before)
+    return replace(reference, unquantised=lambda: of_product(panels(plain)))
 
 
 def operand_errors(inputs: Mapping[str, Coded], layout: str, recipe: str) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from accuracy_eval.cpu_ref import gemm
 from accuracy_eval.formats import Codes, Values
 from accuracy_eval.ops.spec import Exempt, Output, Panel, Reference, bounded, row_blocks, rows_and_columns
 
@@ -39,6 +40,22 @@ def by_rows(
     return Reference("values", output.format, output.shape, contract, panels, exempt=exempt)
 
 
+def one_code(output: Output, rows: Callable[[int, int], Codes], *, contract: str = "exact") -> Reference:
+    """The reference of an output that has one right code an element; rows (first, end) of its 2-D view -> codes."""
+
+    def panels() -> Iterator[Panel]:
+        for first, end in row_blocks(output.shape):
+            yield Panel(first, rows(first, end))
+
+    return Reference("codes", output.format, output.shape, contract, panels, resolution={"element": "one code"})
+
+
+def of_product(panels: Iterable[gemm.Panel], *, first_row: int = 0) -> Iterator[Panel]:
+    """The panels of a product whose first row is row `first_row` of the output."""
+    for p in panels:
+        yield Panel(first_row + p.first_row, p.values, p.budget, p.typical)
+
+
 def turned(found: Reference, output: Output) -> Reference:
     """The reference of a matrix from that of its transpose."""
 
@@ -56,7 +73,13 @@ def turned(found: Reference, output: Output) -> Reference:
     return replace(found, shape=output.shape, panels=panels, exempt=exempt)
 
 
-def whole(outputs: Sequence[Output], contract: str, compute: Callable[[], Mapping[str, Part]]) -> dict[str, Reference]:
+def whole(
+    outputs: Sequence[Output],
+    contract: str,
+    compute: Callable[[], Mapping[str, Part]],
+    *,
+    exempt: Callable[[Output], Exempt | None] = lambda output: None,
+) -> dict[str, Reference]:
     """References of outputs that one computation gives by name, each in its own shape; it runs once, when the first is read."""
     once = cache(compute)
 
@@ -64,6 +87,6 @@ def whole(outputs: Sequence[Output], contract: str, compute: Callable[[], Mappin
         def panels() -> Iterator[Panel]:
             yield Panel(0, *(v.reshape(rows_and_columns(output.shape)) for v in bounded(*once()[output.name])))
 
-        return Reference("values", output.format, output.shape, contract, panels)
+        return Reference("values", output.format, output.shape, contract, panels, exempt=exempt(output))
 
     return {o.name: reference(o) for o in outputs}

@@ -5,7 +5,7 @@ y₁ = x₁·cos − x₂·sin, y₂ = x₂·cos + x₁·sin; the gradient turns
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,22 +13,21 @@ import numpy as np
 
 from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.formats import Values, decode, get_format, ulp
+from accuracy_eval.ops.autograd import gradients
+from accuracy_eval.ops.panels import whole
 from accuracy_eval.ops.spec import (
+    FLOATS,
     Encoding,
     Inputs,
     Operand,
     OpSpec,
     Output,
-    Panel,
     Reference,
-    bounded,
+    float_contract,
     operand_formats,
     reaching,
-    rows_and_columns,
 )  # fmt: skip
 from accuracy_eval.records import Case
-
-FORMATS = ("float32", "float64", "float16", "bfloat16")
 
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
@@ -52,8 +51,7 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
 
     if case.direction == "fwd":
         return {"y": turn(t["x"])}
-    leaf = torch.zeros_like(t["grad_y"], requires_grad=True)
-    return {"dx": torch.autograd.grad(turn(leaf), leaf, t["grad_y"])[0]}
+    return gradients(torch, lambda leaf: turn(leaf["x"]), {"x": torch.zeros_like(t["grad_y"])}, t["grad_y"])
 
 
 def _factors(case: Case, inputs: Inputs) -> tuple[tuple[Values, Values], tuple[Values, Values]]:
@@ -83,14 +81,10 @@ def _reach(case: Case, inputs: Inputs, fmt: str) -> Reach:
     return (first + second).rows
 
 
-def _panels(case: Case, inputs: Inputs, output: Output) -> Iterator[Panel]:
-    yield Panel(0, *(v.reshape(rows_and_columns(output.shape)) for v in bounded(*_turned(case, inputs))))
-
-
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     (output,) = _outputs(case, encoding)
     exempt = reaching(partial(_reach, case, inputs, output.format), output.format)
-    return {output.name: Reference("values", output.format, output.shape, contract, partial(_panels, case, inputs, output), exempt=exempt)}
+    return whole((output,), contract, lambda: {output.name: _turned(case, inputs)}, exempt=lambda _: exempt)
 
 
 ROPE = OpSpec(
@@ -98,12 +92,12 @@ ROPE = OpSpec(
     family="rope",
     equation="(y₁, y₂) = (x₁·cos − x₂·sin, x₂·cos + x₁·sin)",
     dims=(("s", "h", "d"),),
-    formats=FORMATS,
+    formats=FLOATS,
     operands=_operands,
     outputs=_outputs,
     torch=_torch,
     reference=_reference,
-    contract=lambda case: "fp64" if case.format == "float64" else "fp32acc",
+    contract=float_contract,
     directions=("fwd", "bwd"),
     refuse=lambda case: f"d={case.dims['d']} is odd; elements turn in pairs" if case.dims["d"] % 2 else None,
 )

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from accuracy_eval.cpu_ref.routing import Routing, best
 from accuracy_eval.formats import Codes, decode, encode
 from accuracy_eval.inputs import generate, indices
-from accuracy_eval.ops.panels import Part, by_rows
-from accuracy_eval.ops.rows import Indices, copied, index_values
+from accuracy_eval.ops.autograd import gradients
+from accuracy_eval.ops.panels import Part, by_rows, one_code
+from accuracy_eval.ops.rows import Indices, index_values
 from accuracy_eval.ops.spec import FLOATS, Encoding, Exempt, Inputs, Operand, OpSpec, Output, Reference, float_contract, operand_formats
 from accuracy_eval.records import Case, OptionValue
 
@@ -28,7 +29,7 @@ MOST_EXACT = 512
 
 
 def _option(case: Case, name: str) -> Any:
-    return dict(case.options).get(name, OPTIONS[name])
+    return TOPK.option(case, name)
 
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
@@ -72,8 +73,8 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
     if case.direction == "fwd":
         weights, chosen = _weights(torch, case, t["x"])
         return {"indices": chosen.to(torch.int32), "weights": weights}
-    x = t["x"].detach().requires_grad_()
-    return {"dx": torch.autograd.grad(_weights(torch, case, x, t["indices"].long())[0], x, t["grad_weights"])[0]}
+    chosen = t["indices"].long()
+    return gradients(torch, lambda leaf: _weights(torch, case, leaf["x"], chosen)[0], {"x": t["x"]}, t["grad_weights"])
 
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
@@ -108,10 +109,10 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
 
         return {"dx": by_rows(outputs["dx"], contract, x.shape, gradient)}
     if case.lane == "exact":
-        return {"indices": copied(outputs["indices"], codes)}
+        return {"indices": one_code(outputs["indices"], codes)}
     exempt = Exempt(alike, "choices between experts whose scores the arithmetic cannot tell apart")
     return {
-        "indices": replace(copied(outputs["indices"], codes), exempt=exempt),
+        "indices": replace(one_code(outputs["indices"], codes), exempt=exempt),
         "weights": by_rows(outputs["weights"], contract, x.shape, weights),
     }
 

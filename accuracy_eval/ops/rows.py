@@ -1,9 +1,8 @@
-"""What ops that move rows by index share: the indices, rows copied, rows that meet and are added, and integers whose sums are exact."""
+"""What ops that move rows by index share: the indices, rows that meet and are added, and integers whose sums are exact."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,8 @@ from accuracy_eval.formats import Codes, Values, decode, encode, get_format, ulp
 from accuracy_eval.inputs.exact import INPUT_CLASS
 from accuracy_eval.inputs.philox import STREAM_16, stream_key, words
 from accuracy_eval.ops.gemm import overflowing
-from accuracy_eval.ops.panels import Part, by_rows
-from accuracy_eval.ops.spec import Operand, Output, Panel, Reference, row_blocks
+from accuracy_eval.ops.panels import Part, by_rows, one_code
+from accuracy_eval.ops.spec import Operand, Output, Reference
 from accuracy_eval.records import Coded
 
 Indices = NDArray[np.int64]
@@ -33,16 +32,6 @@ def index_values(indices: Coded, below: int, what: str) -> Indices:
     return found
 
 
-def copied(output: Output, rows: Callable[[int, int], Codes]) -> Reference:
-    """The reference of an output that has one right code an element; rows (first, end) of its 2-D view -> codes."""
-
-    def panels() -> Any:
-        for first, end in row_blocks(output.shape):
-            yield Panel(first, rows(first, end))
-
-    return Reference("codes", output.format, output.shape, "exact", panels, resolution={"element": "one code"})
-
-
 def added(output: Output, contract: str, rows: Coded, place: Indices, *, weights: Values | None = None, exact: bool = False) -> Reference:
     """The reference of an output whose row i is the sum of the rows [t, n] with place[t] = i, each times its weight [t].
 
@@ -55,7 +44,7 @@ def added(output: Output, contract: str, rows: Coded, place: Indices, *, weights
 
     sums = RowSums(values, place, weights, count, columns, parse_contract(contract), output.format)
     if exact:
-        return copied(output, lambda first, end: encode(sums.part(first, end)[0], output.format))
+        return one_code(output, lambda first, end: encode(sums.part(first, end)[0], output.format))
     return by_rows(output, contract, output.shape, sums.part, exempt=overflowing(sums.overflows, contract, output.format))
 
 

@@ -212,9 +212,9 @@ class OpSpec:
     derived: Callable[[Case, Encoding], tuple[Output, ...]] = lambda case, encoding: ()
     joint: Callable[[Case, Inputs, Encoding, Mapping[str, Coded]], Joint] | None = None
 
-    def option(self, case: Case, name: str) -> OptionValue:
+    def option(self, case: Case, name: str) -> Any:
         """The case's value of an option, else the op's default."""
-        return dict(case.options).get(name, self.options[name])
+        return case.option(name, self.options[name])
 
 
 def validate(op: OpSpec, case: Case) -> None:
