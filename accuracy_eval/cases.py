@@ -182,12 +182,23 @@ class Suite:
     """A named list of cases. The digest covers the ids alone: two suites with equal digests ask for the same cases.
 
     expected  what must run besides the default; what does not fails the comparison
+    whole     the suite that the cases are a part of; None: they are all of it
+    chosen    how the part was chosen, in words: "--op gemm"
     """
 
     name: str
     description: str
     cases: tuple[Case, ...]
     expected: tuple[Expectation, ...]
+    whole: Suite | None = None
+    chosen: tuple[str, ...] = ()
+
+    def part(self, cases: Iterable[Case], chosen: Iterable[str]) -> Suite:
+        """Some of its cases; `chosen` says how they were picked."""
+        kept = tuple(cases)
+        if len(kept) == len(self.cases):
+            return self
+        return replace(self, cases=kept, whole=self.whole or self, chosen=(*self.chosen, *chosen))
 
     @property
     def digest(self) -> str:

@@ -181,6 +181,21 @@ def test_a_misspelt_name_is_met_with_the_one_spelt_like_it(arguments, said, caps
     assert capsys.readouterr().err.startswith(f"accuracy-eval: {said}")
 
 
+def test_a_part_of_a_suite_is_said_to_be_one_and_no_other_version(tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text('name = "mine"\n[[cases]]\nop = ["exp", "log", "tanh"]\nshape = "8"\n')
+    for name, more in (("whole", ()), ("part", ("--op", "exp")), ("other", ("--op", "log", "--seed", "3"))):
+        arguments = ["dump", str(tmp_path / "mine.toml"), "--device", "reference", *more, "-o", str(tmp_path / f"{name}.h5"), "-q"]
+        assert run(arguments) == 0
+    assert run(["inspect", str(tmp_path / "part.h5")]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'part.h5'}: 1 of 3 cases of suite mine, by --op exp, device ")
+    assert run(["compare", str(tmp_path / "whole.h5"), str(tmp_path / "part.h5"), "--op", "exp", "--to", "none"]) == 0
+    text = capsys.readouterr().out
+    assert "note: part holds 1 of 3 cases of suite mine, by --op exp\n" in text
+    assert "different versions" not in text
+    assert run(["compare", str(tmp_path / "whole.h5"), str(tmp_path / "other.h5"), "--to", "none"]) == 1  # no case in common
+    assert "different versions of suite mine" in capsys.readouterr().out
+
+
 def test_a_long_set_of_names_is_cut_with_where_the_rest_is_listed(capsys):
     assert run(["dump", "smoke", "--format", "gf12", "-o", "x.h5"]) == 2
     error = capsys.readouterr().err

@@ -13,7 +13,7 @@ import click
 
 from accuracy_eval.cli import completion
 from accuracy_eval.cli.progress import progress
-from accuracy_eval.cli.selection import FILTERS, selection
+from accuracy_eval.cli.selection import FILTERS, as_options, selection
 
 if TYPE_CHECKING:
     from accuracy_eval.records import Case, Results
@@ -129,8 +129,7 @@ def _naming(chosen: Mapping[str, Sequence[str]]) -> Iterator[None]:
     try:
         yield
     except NothingJudged as error:
-        given = " ".join(f"--{name.removesuffix('s')} {value}" for name, values in chosen.items() for value in values)
-        raise NothingJudged(f"{error} ({given})") from None
+        raise NothingJudged(f"{error} ({' '.join(as_options(chosen))})") from None
 
 
 @contextmanager

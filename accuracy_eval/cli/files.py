@@ -69,7 +69,8 @@ def inspect_command(
                 click.echo(f"  {t.role:7s} {t.name:10s} {t.format:16s} {list(t.shape)!s:20s} {t.sha256}")
         return 0
     device = d.platform.get("device_name") or d.platform.get("label")
-    click.echo(f"{dump}: suite {d.info.get('suite')}, device {device}, {counted(len(d.records), 'result')}")
+    held = d.part_text() or f"suite {d.info.get('suite')}"
+    click.echo(f"{dump}: {held}, device {device}, {counted(len(d.records), 'result')}")
     click.echo(f"content digest {d.content_digest}")
     for r in d.records:
         candidate = "" if r.candidate == "default" else f" @{r.candidate}"

@@ -27,8 +27,6 @@ def predict_command(suite: str | None, unit: str, out: str, seed: int | None, qu
     accuracy-eval predict smoke --unit cdna3 -o sealed-mi300x.h5
     accuracy-eval compare sealed-mi300x.h5 mi300x.h5 --op gemm
     """
-    from dataclasses import replace
-
     from accuracy_eval.backends.model import ModelBackend
     from accuracy_eval.dump import dump
     from accuracy_eval.errors import UsageError, counted
@@ -41,7 +39,7 @@ def predict_command(suite: str | None, unit: str, out: str, seed: int | None, qu
     if not cases:
         raise UsageError(f"suite {chosen.name}: no case is a matrix product; a model of a matrix unit predicts nothing else")
     with progress("predict", quiet=quiet) as update:
-        summary = dump(replace(chosen, cases=cases), backend, out, repeats=1, progress=update)
+        summary = dump(chosen.part(cases, ["what is a matrix product"]), backend, out, repeats=1, progress=update)
     digest = Dump.open(summary.path).content_digest
     left = f", {summary.unsupported} the unit does not take or whose arithmetic is not known" if summary.unsupported else ""
     predicted = f"{summary.done} of {counted(len(cases), 'case')} predicted by {backend.name}{left}"

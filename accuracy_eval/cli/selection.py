@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from accuracy_eval.cases import Suite
+    from accuracy_eval.records import Case
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,6 +25,7 @@ _FILTERS = (
 )
 
 FILTERS = tuple(destination for _, destination, _ in _FILTERS)
+_KEYS = {destination: name.replace("-", "_") for name, destination, _ in _FILTERS}  # the key of a suite's table
 
 
 def selection(function: F) -> F:
@@ -33,25 +35,31 @@ def selection(function: F) -> F:
     return function
 
 
-def chosen_suite(suite: str | None, chosen: dict[str, tuple[str, ...]], *, seed: int | None, max_m: int | None, huge: bool) -> Suite:
+def as_options(chosen: Mapping[str, Sequence[str]]) -> list[str]:
+    """What `selection` was given, as it is typed: "--op gemm"."""
+    names = {destination: name for name, destination, _ in _FILTERS}
+    return [f"--{names[destination]} {value}" for destination, values in chosen.items() for value in values]
+
+
+def chosen_suite(suite: str | None, chosen: Mapping[str, tuple[str, ...]], *, seed: int | None, max_m: int | None, huge: bool) -> Suite:
     """The named suite filtered by the options, or without a name a suite built from them. UsageError when nothing is left."""
     from dataclasses import replace
 
     from accuracy_eval.cases import filter_cases, load_suite, parse_suite, with_bases, with_seed
     from accuracy_eval.errors import UsageError, counted
 
+    def complete(cases: Sequence[Case]) -> tuple[Case, ...]:
+        found = with_bases(cases)
+        return tuple(found if seed is None else with_seed(found, seed))
+
     if suite is None:
         if not chosen["ops"] or not chosen["shapes"]:
             raise UsageError("name a suite (see accuracy-eval list suites), or give at least --op and --shape")
-        keys = {"ops": "op", "shapes": "shape", "formats": "format", "layouts": "layout", "recipes": "recipe", "inputs": "input",
-                "lanes": "lane", "directions": "direction"}  # fmt: skip
-        table = {keys[k]: list(v) for k, v in chosen.items() if v}
+        table = {_KEYS[k]: list(v) for k, v in chosen.items() if v}
         found = parse_suite({"name": "command-line", "cases": [table]}, "from the command line", huge=huge)
-    else:
-        whole = load_suite(suite, max_m=max_m, huge=huge)
-        kept = filter_cases(whole.cases, **chosen)
-        if not kept:
-            raise UsageError(f"suite {suite}: none of its {counted(len(whole.cases), 'case')} matches the given filters")
-        found = replace(whole, cases=tuple(kept))
-    found = replace(found, cases=tuple(with_bases(found.cases)))
-    return found if seed is None else replace(found, cases=tuple(with_seed(found.cases, seed)))
+        return replace(found, cases=complete(found.cases))
+    found = load_suite(suite, max_m=max_m, huge=huge)
+    kept = filter_cases(found.cases, **chosen)
+    if not kept:
+        raise UsageError(f"suite {suite}: none of its {counted(len(found.cases), 'case')} matches the given filters")
+    return replace(found, cases=complete(found.cases)).part(complete(kept), as_options(chosen))

@@ -31,6 +31,7 @@ def gathered(
         names = sorted({name for name, _ in suites})
         those = f"different suites ({', '.join(names)})" if len(names) > 1 else f"different versions of suite {names[0]}"
         notes.append(f"the dumps are of {those}; equal case ids were joined")
+    notes += _parts(entries)
     sampled = sum(s.scope == "sampled" for t in tensors for s in t.sides)
     if sampled:
         total = sum(len(t.sides) for t in tensors)
@@ -63,6 +64,15 @@ def gathered(
         profile.file,
         tuple(f"{label}: {line}" for label, found in visited.items() for line in visits_text(found)),
     )
+
+
+def _parts(entries: Sequence[Entry]) -> list[str]:
+    """Which dumps hold a part of their suite, those that hold as much of it together."""
+    found: dict[str, list[str]] = {}
+    for e in entries:
+        if text := e.dump.part_text():
+            found.setdefault(text, []).append(e.label)
+    return [f"{' and '.join(labels)} {'holds' if len(labels) == 1 else 'hold'} {text}" for text, labels in found.items()]
 
 
 def explanations(entries: Sequence[Entry], tensors: Sequence[TensorResult]) -> list[str]:

@@ -89,9 +89,12 @@ def dump(
     todo = [c for i, c in enumerate(suite.cases) if i % shard[1] == shard[0]]
     if not todo:
         raise UsageError(f"suite {suite.name}: no cases to run (shard {shard[0]}/{shard[1]} of {len(suite.cases)})")
+    whole = suite.whole or suite
     info: dict[str, Any] = {
         "suite": suite.name,
-        "suite_digest": suite.digest,
+        "suite_digest": whole.digest,
+        "suite_cases": len(whole.cases),
+        "chosen": list(suite.chosen),
         "expected": [to_json(e) for e in suite.expected],
     }
     place = backend if isinstance(backend, Crew) else Here(backend)
@@ -162,8 +165,8 @@ def _same_run(path: Path, info: dict[str, Any], provenance: dict[str, Any]) -> N
     """UsageError unless the results at `path` (a dump, or one part of a folder) were made by this suite on this device."""
     source = path if path.is_file() else store.part_files(path)[0]
     with store.Dump.open(source) as d:
-        before = {"suite_digest": d.info.get("suite_digest"), **{k: d.platform.get(k) for k in _SAME}}
-    now = {"suite_digest": info["suite_digest"], **{k: provenance.get(k) for k in _SAME}}
+        before = {"suite_digest": d.info.get("suite_digest"), "chosen": d.info.get("chosen", []), **{k: d.platform.get(k) for k in _SAME}}
+    now = {**{k: info[k] for k in ("suite_digest", "chosen")}, **{k: provenance.get(k) for k in _SAME}}
     different = [f"{k} {before[k]!r} != {now[k]!r}" for k in now if before[k] != now[k]]
     if different:
         raise UsageError(

@@ -100,6 +100,16 @@ class Dump:
         said = [[list(i.entry.key), i.entry.data, platforms[id(i.platform)]] for i in self._contents.items]
         return hashlib.sha256(dump_json([to_json(self.info), said]), usedforsecurity=False).hexdigest()
 
+    def part_text(self) -> str:
+        """How much of its suite the dump holds, and how that was chosen; "" where that is all of it, or is not known."""
+        total, chosen = self.info.get("suite_cases"), self.info.get("chosen")
+        held = len({r.id for r in self.records})
+        if type(total) is not int or held >= total or "suites" in self.info:
+            return ""
+        known = isinstance(chosen, list) and chosen and "chosen" not in self.info.get("joined", {})
+        by = f", by {', '.join(map(str, chosen))}" if known and chosen else ""
+        return f"{held} of {total} cases of suite {self.info.get('suite')}{by}"
+
     def record(self, case_id: str, candidate: str = "default") -> CaseRecord:
         """The record of that case and candidate; UsageError where the dump has none."""
         return self._item(case_id, candidate).entry.record
