@@ -172,7 +172,7 @@ def test_a_candidate_that_the_suite_expects_is_missing_where_it_did_not_run(tmp_
     dump(suite, ReferenceBackend(), tmp_path / "b.h5")
     a = dump_with(tmp_path, "a", suite.cases[0], right, candidate="mine")
     missing = {(n.candidate, n.label) for n in compare_dumps(a, tmp_path / "b.h5").not_compared}
-    assert missing == {("mine", "numpy"), ("default", "a")}
+    assert missing == {("mine", "rounded-reference"), ("default", "a")}
 
 
 def test_without_a_reference_bytes_speak_and_nobody_is_named(tmp_path):
@@ -243,6 +243,8 @@ def test_labels_are_numbered_or_given_and_never_equal(tmp_path):
         compare_dumps(*paths, labels=["x", "x"])
     with pytest.raises(UsageError, match="1 label for 2 dumps"):
         compare_dumps(*paths, labels=["x"])
+    with pytest.raises(UsageError, match="label reference: reports call so what every dump is judged by"):
+        compare_dumps(*paths, labels=["x", "reference"])
 
 
 def test_dumps_of_different_suites_are_joined_with_a_note(tmp_path):

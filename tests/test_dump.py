@@ -145,7 +145,7 @@ def test_leftovers_need_resume(tmp_path):
 
 def test_a_resumed_dump_comes_from_one_suite_and_one_device(tmp_path, cpu):
     dump(suite(), open_backend("reference"), tmp_path / "a.h5", pack=False)
-    with pytest.raises(UsageError, match=r"results of another run: label 'numpy' != "):
+    with pytest.raises(UsageError, match=r"results of another run: label 'rounded-reference' != "):
         dump(suite(), cpu, tmp_path / "a.h5", candidates=["default"], resume=True)
     with pytest.raises(UsageError, match="suite_digest"):
         dump(suite(seed=3), open_backend("reference"), tmp_path / "a.h5", resume=True)

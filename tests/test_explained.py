@@ -102,7 +102,7 @@ def test_a_product_of_integers_is_left_out_and_keeps_its_verdict(tmp_path: Path)
     results = compare_dumps(tmp_path / "a.h5", explain=True)
     assert not results.not_compared
     assert {t.verdict for t in results.tensors} == {Verdict.PASS}
-    assert results.notes[0] == "numpy: exact arithmetic rounded once, nothing to explain"
+    assert results.notes[0] == "rounded-reference: exact arithmetic rounded once, nothing to explain"
 
 
 def test_counts_of_explanations_use_the_words_of_the_explanations() -> None:

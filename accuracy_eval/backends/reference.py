@@ -56,7 +56,7 @@ class ReferenceBackend:
         self.encoding: Literal["ocp", "fnuz"] = encoding
 
     def platform(self) -> dict[str, Any]:
-        return {**platform.detect_numpy(), "label": "numpy", "fp8_encoding": self.encoding}
+        return {**platform.detect_numpy(), "label": "rounded-reference", "fp8_encoding": self.encoding}
 
     def candidates(self, op: str) -> tuple[Candidate, ...]:
         def run(torch: Any, case: Case, tensors: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from accuracy_eval.errors import UsageError, counted
 from accuracy_eval.labels import default_labels
+from accuracy_eval.messages import REFERENCE
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding
 from accuracy_eval.records import Case, CaseRecord, NotCompared, Verdict
@@ -36,11 +37,13 @@ class Entry:
 
 
 def labels_of(dumps: Sequence[Dump], given: Sequence[str]) -> list[str]:
-    """The given names, one a dump, or those by default. UsageError for another number of them, and for equal ones."""
+    """The given names, one a dump, or those by default. UsageError for another number of them, equal ones, and the name of what judges."""
     if not given:
         return default_labels([(d.platform, d.path) for d in dumps])
     if len(given) != len(dumps):
         raise UsageError(f"{counted(len(given), 'label')} for {counted(len(dumps), 'dump')}; give one each")
+    if REFERENCE in given:
+        raise UsageError(f"label {REFERENCE}: reports call so what every dump is judged by; choose another name")
     if len(set(given)) != len(given):
         raise UsageError(f"labels {', '.join(given)}: two are equal; a report could not tell the dumps apart")
     return list(given)

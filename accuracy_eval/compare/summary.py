@@ -79,7 +79,7 @@ def explanations(entries: Sequence[Entry], tensors: Sequence[TensorResult]) -> l
     """What --explain found, in counts."""
     from accuracy_eval.explained import explanations_text
 
-    return explanations_text(tensors, exact=[e.label for e in entries if e.dump.platform.get("label") == "numpy"])
+    return explanations_text(tensors, exact=[e.label for e in entries if e.dump.platform.get("backend") == "reference"])
 
 
 def _dump_info(e: Entry) -> DumpInfo:
