@@ -2,6 +2,7 @@
 
 import math
 
+import ml_dtypes
 import mpmath
 import numpy as np
 import pytest
@@ -54,6 +55,53 @@ def test_broken_gradients_of_softmax_fail(fmt):
     right = s * (g - (s * g).sum(1, keepdims=True))
     assert k.judged("dx", right).verdict is Verdict.PASS
     for wrong in (s * g, np.roll(right, 1, 0), s * (g - g.mean(1, keepdims=True)), s * (g - (s * g)[:, :-40].sum(1, keepdims=True))):
+        assert k.judged("dx", wrong).verdict is Verdict.FAIL
+
+
+DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+def in_two_kernels(x, g, dtype):
+    """As torch on CUDA has it: grad·s, a tensor of that format, is made first; then grad·s − s·Σ grad·s in float32."""
+    s = softmax_of(x).astype(dtype).astype(np.float32)
+    product = (g.astype(np.float32) * s).astype(dtype).astype(np.float32)
+    return (product - s * product.sum(axis=1, keepdims=True)).astype(dtype)
+
+
+H200 = {  # element: code, of an H200 with torch 2.11; the first are the farthest from the real value
+    ("bfloat16", "normal"): {(6, 259): 15101, (17, 496): 48294, (2, 490): 15508, (22, 253): 15575, (22, 102): 15528, (2, 418): 48305},
+    ("float16", "normal"): {(6, 423): 97, (14, 451): 9278, (30, 64): 9238, (31, 193): 42053, (5, 460): 41999, (6, 249): 9594},
+    ("float16", "outlier"): {(20, 397): 1, (19, 428): 12300, (10, 344): 42024, (5, 12): 10252, (19, 162): 9789, (27, 222): 43022},
+}
+
+
+@every(("fmt", "input_class"), H200)
+def test_softmax_gradients_of_an_h200_keep_their_budget(fmt, input_class):
+    k = Known("softmax", (33, 515), format=fmt, direction="bwd", input_class=input_class)
+    codes = in_two_kernels(k.values["x"], k.values["grad_result"], DTYPES[fmt]).view(np.uint16)
+    seen = H200[fmt, input_class]
+    assert {at: int(codes[at]) for at in seen} == seen
+    assert k.judged_codes("dx", codes).verdict is Verdict.PASS
+
+
+@every("fmt", DTYPES)
+@every("shape", [(200, 16), (16, 4096), (2, 50000)])
+@every("input_class", ["normal", "uniform", "outlier", "zero-rows", "relu", "integers", "cancellation"])
+def test_gradients_of_softmax_in_two_kernels_keep_their_budget(fmt, shape, input_class):
+    k = Known("softmax", shape, format=fmt, direction="bwd", input_class=input_class)
+    codes = in_two_kernels(k.values["x"], k.values["grad_result"], DTYPES[fmt]).view(np.uint16)
+    assert k.judged_codes("dx", codes).verdict is Verdict.PASS
+
+
+@every("fmt", DTYPES)
+@every("shape", [(33, 515), (16, 4096)])
+def test_broken_gradients_of_softmax_in_two_kernels_fail(fmt, shape):
+    k = Known("softmax", shape, format=fmt, direction="bwd")
+    s, g = softmax_of(k.values["x"]), k.values["grad_result"]
+    right = in_two_kernels(k.values["x"], g, DTYPES[fmt]).astype(np.float64)
+    dot = (s * g).sum(1, keepdims=True)
+    short = (s * g)[:, : -shape[1] // 5].sum(1, keepdims=True)
+    for wrong in (right * 1.01, right * 0.99, s * g, s * (g - short), np.roll(s, 1, 0) * (g - dot), s * (g - 1.05 * dot)):
         assert k.judged("dx", wrong).verdict is Verdict.FAIL
 
 

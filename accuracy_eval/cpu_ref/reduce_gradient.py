@@ -49,6 +49,10 @@ class _Gradient:
         """A step of the operands' format at these values."""
         return ulp(values, self.format) if self.format.bits <= 16 else self.inner.eps * np.abs(values)
 
+    def kept(self, values: Values) -> Values:
+        """What these values are once they are stored."""
+        return decode(encode(values, self.format), self.format)
+
     def forward(self, r: Reduction) -> tuple[Values, Values]:
         """The stored result of the forward pass, [r, 1] or [r, n], and its error."""
         y = reduce(r, self.x)
@@ -90,19 +94,21 @@ def _weighted(r: Reduction, a: _Gradient) -> Values:
 
 
 def _centred(r: Reduction, a: _Gradient) -> Values:
-    """s·(grad − Σ grad·s). Roundings of the stored s are independent but where elements of x are equal; what its arithmetic is off by may
-    be common to a row."""
+    """s·(grad − Σ grad·s), or grad·s − s·Σ grad·s with products that are stored first. Roundings of the stored s and of the products are
+    independent but where elements of x are equal; what the arithmetic of s is off by may be common to a row."""
     s, off = a.forward(r)
     rounding = ulp(s, a.format)
     common = np.maximum(off - rounding, 0.0)
-    terms = a.grad * s
+    terms, kept = a.grad * s, a.kept(s)
+    product = ulp(np.abs(a.grad) * (s + off), a.format) / 2
     dot = terms.sum(axis=1, keepdims=True)
-    spread = np.sqrt(((a.grad * rounding) ** 2).sum(axis=1, keepdims=True) / 3)
-    equal = np.abs((a.grad * (decode(encode(s, a.format), a.format) - s)).sum(axis=1, keepdims=True))
+    spread = np.sqrt((((a.grad * rounding) ** 2 + product**2) / 3).sum(axis=1, keepdims=True))
+    equal = [np.abs((found - terms).sum(axis=1, keepdims=True)) for found in (a.grad * kept, a.kept(a.grad * kept))]
     walk = math.sqrt(a.x.shape[1]) * a.inner.eps * np.sqrt((terms**2).sum(axis=1, keepdims=True))
-    level = LAMBDA * spread + 2 * equal + WALK * walk + (np.abs(a.grad) * common).sum(axis=1, keepdims=True) + a.inner.eps * np.abs(dot)
+    level = LAMBDA * spread + 2 * np.maximum(*equal) + WALK * walk
+    level = level + (np.abs(a.grad) * common).sum(axis=1, keepdims=True) + a.inner.eps * np.abs(dot)
     difference = np.abs(a.grad - dot)
-    allowed: Values = off * (difference + level) + s * (level + 2 * a.inner.eps * (np.abs(a.grad) + np.abs(dot))) + a.steps
+    allowed: Values = off * (difference + level) + s * (level + 2 * a.inner.eps * (np.abs(a.grad) + np.abs(dot))) + product + a.steps
     return allowed
 
 
