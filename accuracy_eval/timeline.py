@@ -11,11 +11,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Span:
-    """One piece of work of a stage: its start (time.time), its seconds (known once it is over) and its bytes."""
+    """One piece of work of a stage: its start (time.time), its seconds and its bytes.
+
+    taken_s is asked once the work is over; it gives None where they are lost.
+    """
 
     stage: str
     began: float
-    taken_s: Callable[[], float]
+    taken_s: Callable[[], float | None]
     size: int
 
 
@@ -44,6 +47,8 @@ class Timeline:
         found: dict[str, dict[str, Any]] = {}
         for span in self._spans:
             taken, began = span.taken_s(), span.began - since
+            if taken is None:
+                continue
             row = found.setdefault(span.stage, {"from_s": began, "to_s": began, "busy_s": 0.0, "bytes": 0})
             row["from_s"], row["to_s"] = min(row["from_s"], began), max(row["to_s"], began + taken)
             row["busy_s"] += taken

@@ -289,12 +289,12 @@ class Graph:
         for func, args, kwargs, result in self.calls:
             fresh = self.fake.mode.dispatch(func, args, dict(kwargs))
             if fresh is not result:
-                with real._C.DisableTorchFunction():
+                with real._C.DisableTorchFunction(), real.no_grad():
                     result.copy_(fresh)
 
 
 @contextlib.contextmanager
-def _capture(graph: Graph) -> Iterator[None]:
+def _capture(graph: Graph, capture_error_mode: str) -> Iterator[None]:
     graph.fake.__dict__["capturing"] = graph.calls
     try:
         yield

@@ -178,6 +178,18 @@ def test_a_graph_is_replayed_over_poison_and_equals_the_eager_run(tmp_path):
     ]  # fmt: skip
 
 
+def test_an_output_that_is_an_operand_survives_the_poison_of_a_replay(tmp_path):
+    """The gradient of the residual is grad_y itself. (Autograd's own kernels are not replayed by the fake device.)"""
+    suite = parse_suite({"name": "s", "cases": [{
+        "op": "gemm_epilogue", "shape": "8x6x32", "format": "float32", "options": {"residual": True}, "direction": "bwd",
+    }]}, "s")  # fmt: skip
+    dumped(tmp_path / "a.h5", suite, "h200", candidates=["default"], states=["graph"])
+    graph = next(r for r in Dump.open(tmp_path / "a.h5").records if r.candidate == "default+graph")
+    assert "operands_changed" not in graph.notes
+    assert "dresidual" not in graph.notes["never_written"]
+    assert {t.verdict for t in compare_dumps(tmp_path / "a.h5").tensors if t.tensor == "dresidual"} == {Verdict.PASS}
+
+
 def test_what_a_replay_leaves_unwritten_is_seen(tmp_path):
     @ae.candidate("gemm", name="writes-once")
     def writes_once(case, tensors):

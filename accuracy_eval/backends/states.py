@@ -46,8 +46,9 @@ def _graph(candidate: Candidate) -> Run:
                 candidate.run(torch, case, t, {})
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            found = candidate.run(torch, case, t, {})
+        # thread_local: the thread that writes the last case's outputs may ask its events meanwhile
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            found = _owned(candidate.run(torch, case, t, {}), t)
         for name, tensor in found.items():
             _bytes(torch, tensor).copy_(_bytes(torch, out[name]))  # the poison of this run: what the replay leaves is seen
         graph.replay()
@@ -55,6 +56,12 @@ def _graph(candidate: Candidate) -> Run:
         return {name: tensor.detach().clone() for name, tensor in found.items()}
 
     return run
+
+
+def _owned(found: Mapping[str, Any], operands: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs in memory of their own. The gradient of a sum is the operand itself, which poison for the output must not reach."""
+    held = {x.untyped_storage().data_ptr() for x in operands.values()}
+    return {name: x.clone() if x.untyped_storage().data_ptr() in held else x for name, x in found.items()}
 
 
 def _bytes(torch: Any, tensor: Any) -> Any:

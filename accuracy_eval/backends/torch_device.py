@@ -171,7 +171,14 @@ class TorchBackend:
         start.record()
         yield
         end.record()
-        self._timeline.add(Span(name, began, lambda: float(start.elapsed_time(end)) / 1000, size))
+
+        def taken() -> float | None:
+            try:
+                return float(start.elapsed_time(end)) / 1000
+            except RuntimeError:  # the device answers no more: a later case made it so
+                return None
+
+        self._timeline.add(Span(name, began, taken, size))
 
     def _operand(self, case: Case, o: Operand, codes: Codes | None) -> tuple[Source, Any]:
         elements = int(np.prod(o.shape, dtype=np.int64))
