@@ -54,6 +54,7 @@ _TITLES = {
     "input_class": "inputs",
     "tensor_format": "codes",
     "causes": "cause",
+    "gate_margin": "margin",
     "gate_source": "limit from",
     "out_format": "output",
     "off_contract": "keeps instead",
@@ -61,7 +62,16 @@ _TITLES = {
     "expectation": "expected and seen",
     "case_id": "case",
 }
-_WIDTHS = {"reason": 76, "explanation": 60, "gate_source": 45, "resolution": 40, "expectation": 40, "case_id": 58, "sha256": 20}
+_WIDTHS = {
+    "reason": 64,
+    "gate_margin": 18,
+    "explanation": 60,
+    "gate_source": 45,
+    "resolution": 40,
+    "expectation": 40,
+    "case_id": 58,
+    "sha256": 20,
+}
 
 
 def table_names(results: Results, part: Volume) -> list[str]:
@@ -97,10 +107,20 @@ def verdict_cell(verdict: Verdict) -> Cell:
 def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
     rows = findings_first(replace(part.only(results), not_compared=()))
     # what a printed page has room for comes first
-    lead = ["who", "actual", "expected", "reason", "causes", *_used(rows, _KEYS), "contract", *_used(rows, ("off_contract", "scope"))]
+    lead = [
+        "who",
+        "actual",
+        "expected",
+        "reason",
+        "causes",
+        "gate_margin",
+        *_used(rows, _KEYS),
+        "contract",
+        *_used(rows, ("off_contract", "scope")),
+    ]
     tail = [*_used(rows, ("errors_failed", "errors", "scales")), "gate_source", "resolution", "attribution", "case_id"]
     gates = _gates_of(rows)
-    columns = [_VERDICT, *map(_column, lead)]
+    columns = [_VERDICT, *(replace(_column(n), bar=n == "gate_margin") for n in lead)]
     for name, metric, comparison in gates:
         style = Style(metric_format(metric))
         columns += [TableColumn(f"{name} ({metric})", style), TableColumn(f"{name} limit {comparison}", style)]
@@ -115,7 +135,7 @@ def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
 
 def _verdict_row(results: Results, row: Row, lead: Sequence[str], gates: Sequence[tuple[str, str, str]], tail: Sequence[str]) -> list[Any]:
     by_name = {g.gate: g for g in row.gates}
-    cells: list[Any] = [verdict_cell(row.verdict), *(_COLUMN[n].get(row) for n in lead)]
+    cells: list[Any] = [verdict_cell(row.verdict), *(_margin_cell(row.gate) if n == "gate_margin" else _COLUMN[n].get(row) for n in lead)]
     for name, metric, _ in gates:
         cells += _gate_cells(by_name.get(name), metric)
     return [*cells, *(_COLUMN[n].get(row) for n in tail), reproduce(results, row.holder.case_id)]
@@ -128,7 +148,13 @@ def _gate_cells(gate: GateResult | None, metric: str) -> list[Any]:
         return [Cell("not applied", Style(right=True, mark=True)), gate.limit, None]
     if gate.passed:
         return [gate.value, gate.limit, gate.margin]
-    return [Cell(gate.value, _broken(metric_format(metric))), gate.limit, Cell(gate.margin, _broken(margin_format(gate.margin)))]
+    return [Cell(gate.value, _broken(metric_format(metric))), gate.limit, _margin_cell(gate)]
+
+
+def _margin_cell(gate: GateResult | None) -> Any:
+    if gate is None or gate.passed is not False:
+        return gate and gate.margin
+    return Cell(gate.margin, _broken(margin_format(gate.margin)))
 
 
 @functools.cache
