@@ -23,9 +23,10 @@ class Span:
 
 
 class Timeline:
-    """The spans of a case. Safe to add to from several threads."""
+    """The spans of a case, those of `parts` included, also what is added to a part later. Safe to add to from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, *parts: Timeline) -> None:
+        self._parts = parts
         self._spans: list[Span] = []
 
     def add(self, span: Span) -> None:
@@ -45,7 +46,7 @@ class Timeline:
         All work must be over. Several threads may be busy at once, so busy_s can exceed to_s - from_s.
         """
         found: dict[str, dict[str, Any]] = {}
-        for span in self._spans:
+        for span in self._all():
             taken, began = span.taken_s(), span.began - since
             if taken is None:
                 continue
@@ -55,7 +56,5 @@ class Timeline:
             row["bytes"] += span.size
         return {stage: {k: round(v, 6) for k, v in row.items()} for stage, row in found.items()}
 
-    def __add__(self, other: Timeline) -> Timeline:
-        both = Timeline()
-        both._spans = [*self._spans, *other._spans]
-        return both
+    def _all(self) -> list[Span]:
+        return [span for part in self._parts for span in part._all()] + self._spans

@@ -32,12 +32,23 @@ def test_a_stage_is_as_long_as_its_block() -> None:
     assert found["bytes"] == 3
 
 
-def test_the_sum_of_two_time_lines_has_the_spans_of_both() -> None:
+def test_a_time_line_of_parts_has_what_is_added_to_a_part_afterwards() -> None:
+    """Operands are digested while the case runs: such a span comes after the case's time line was made."""
     left, right = Timeline(), Timeline()
     left.add(Span("a", 1.0, lambda: 1.0, 1))
+    both = Timeline(left, right)
     right.add(Span("a", 3.0, lambda: 1.0, 1))
-    assert (left + right).stages(0.0) == {"a": {"from_s": 1.0, "to_s": 4.0, "busy_s": 2.0, "bytes": 2}}
+    both.add(Span("b", 4.0, lambda: 1.0, 5))
+    assert both.stages(0.0) == {
+        "a": {"from_s": 1.0, "to_s": 4.0, "busy_s": 2.0, "bytes": 2}, "b": {"from_s": 4.0, "to_s": 5.0, "busy_s": 1.0, "bytes": 5},
+    }  # fmt: skip
     assert left.stages(0.0)["a"]["bytes"] == 1
+
+
+def test_seconds_that_are_lost_leave_the_span_out() -> None:
+    line = Timeline()
+    line.add(Span("run", 1.0, lambda: None, 1))
+    assert line.stages(0.0) == {}
 
 
 @pytest.mark.parametrize("lane", ["random", "exact"])

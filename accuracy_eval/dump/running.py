@@ -136,7 +136,7 @@ class Runner:
                     failure = error
             # not the tensors: those would hold device memory until written
             sources, inputs = (prepared.sources, prepared.inputs) if prepared else ((), ())
-            timeline = prepared.timeline + outcome.timeline if prepared and outcome else Timeline()
+            timeline = Timeline(prepared.timeline, outcome.timeline) if prepared and outcome else Timeline()
             size = _size((*sources, *inputs), outcome)
             self._budget.take(size)
             times = {"seat": settings.seat, "began": round(began, 3), "run_s": round(time.monotonic() - started, 6)}
