@@ -107,17 +107,8 @@ def verdict_cell(verdict: Verdict) -> Cell:
 def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
     rows = findings_first(replace(part.only(results), not_compared=()))
     # what a printed page has room for comes first
-    lead = [
-        "who",
-        "actual",
-        "expected",
-        "reason",
-        "causes",
-        "gate_margin",
-        *_used(rows, _KEYS),
-        "contract",
-        *_used(rows, ("off_contract", "scope")),
-    ]
+    lead = ["who", "actual", "expected", "reason", "causes", "gate_margin", *_used(rows, _KEYS), "contract"]
+    lead += _used(rows, ("off_contract", "scope"))
     tail = [*_used(rows, ("errors_failed", "errors", "scales")), "gate_source", "resolution", "attribution", "case_id"]
     gates = _gates_of(rows)
     columns = [_VERDICT, *(replace(_column(n), bar=n == "gate_margin") for n in lead)]
