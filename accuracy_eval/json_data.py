@@ -10,7 +10,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -26,25 +26,60 @@ _PLAIN = frozenset({str, int, bool, type(None)})
 
 def to_json(value: Any) -> Any:
     """Plain JSON data of a record: dataclasses become objects, tuples arrays, NaN/±Inf the strings "NaN"/"Inf"/"-Inf"."""
-    if type(value) in _PLAIN or (type(value) is float and math.isfinite(value)):
-        return value  # nine of ten values of a results file
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, StrEnum):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(k): to_json(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json(v) for v in value]
-    if isinstance(value, np.ndarray):
-        return to_json(value.tolist())
-    if isinstance(value, np.generic):
-        return to_json(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Inf" if value > 0 else "-Inf")
-    if isinstance(value, int | float | str):
+    kind = type(value)
+    return value if kind in _PLAIN else _WRITERS[kind](value)
+
+
+class _Writers(dict[type, Callable[[Any], Any]]):
+    """What turns a value of a type into JSON data, made once per type: the results of 10,000 cases ask fifteen million times.
+
+    Begins with base classes; a type takes the first that it descends from. Threads may ask for types at once.
+    """
+
+    def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        if dataclasses.is_dataclass(kind):
+            found = _record_writer(kind)
+        else:
+            found = next((write for base, write in list(self.items()) if issubclass(kind, base)), _refused)
+        return self.setdefault(kind, found)
+
+
+def _record_writer(kind: Any) -> Callable[[Any], Any]:
+    names = [f.name for f in dataclasses.fields(kind)]
+    return lambda record: {n: v if type(v := getattr(record, n)) in _PLAIN else _WRITERS[type(v)](v) for n in names}
+
+
+def _object(value: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(k): v if type(v) in _PLAIN else _WRITERS[type(v)](v) for k, v in value.items()}
+
+
+def _array(value: Iterable[Any]) -> list[Any]:
+    return [v if type(v) in _PLAIN else _WRITERS[type(v)](v) for v in value]
+
+
+def _float(value: float) -> float | str:
+    if math.isfinite(value):
         return value
+    return "NaN" if math.isnan(value) else ("Inf" if value > 0 else "-Inf")
+
+
+def _refused(value: Any) -> Any:
     raise UsageError(f"a {type(value).__name__} cannot be written to JSON: {value!r}")
+
+
+_WRITERS = _Writers(
+    {
+        StrEnum: str,
+        Mapping: _object,
+        list: _array,
+        tuple: _array,
+        np.ndarray: lambda value: to_json(value.tolist()),
+        np.generic: lambda value: to_json(value.item()),
+        float: _float,
+        int: lambda value: value,
+        str: lambda value: value,
+    }
+)
 
 
 def from_json(kind: type[T], data: Any) -> T:

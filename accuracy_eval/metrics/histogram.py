@@ -36,8 +36,15 @@ class Histogram:
 
     @classmethod
     def of(cls, parts: Iterable[NDArray[np.int64]], integral: bool) -> Histogram:
-        """The sum of the walks' counts [GROUPS·NEAR + HISTOGRAM]: near bins are counted in groups, lest counts wait for each other."""
-        found = [(at, part[at]) for part in parts for at in (np.flatnonzero(part),)]
+        """The sum of the walks' counts [GROUPS·NEAR + HISTOGRAM]: near bins are counted in groups, lest counts wait for each other.
+
+        Takes the counts away: they are 0 afterwards.
+        """
+        found = []
+        for part in parts:
+            at = _occupied(part)
+            found.append((at, part[at]))
+            part[at] = 0
         at = np.concatenate([np.zeros(0, np.int64), *(a for a, _ in found)])
         counts = np.concatenate([np.zeros(0, np.int64), *(c for _, c in found)])
         bins, place = np.unique(np.where(at < k.GROUPS * k.NEAR, at % k.NEAR, at - k.GROUPS * k.NEAR), return_inverse=True)
@@ -70,6 +77,15 @@ class Histogram:
             return ()
         starts = np.flatnonzero(np.concatenate([[True], edges[1:] != edges[:-1]]))
         return tuple(zip(edges[starts].tolist(), np.add.reduceat(self.counts, starts).tolist(), strict=True))
+
+
+def _occupied(counters: NDArray[np.int64]) -> NDArray[np.int64]:
+    """np.flatnonzero of counters that are nearly all 0, in a fifth of the time: the fold of sixteen rows says which columns to look at."""
+    rows = counters.reshape(16, -1)
+    columns = np.flatnonzero(np.bitwise_or.reduce(rows, axis=0))
+    row, column = np.nonzero(rows[:, columns])
+    found: NDArray[np.int64] = row * rows.shape[1] + columns[column]
+    return found
 
 
 @cache

@@ -96,12 +96,17 @@ class _Unit:
 
 
 class _Scratch:
-    """What one thread writes to while it walks; counts of the histogram stay until the result."""
+    """What one thread writes to while it walks; counts of the histogram stay until the result, which leaves zeros."""
 
     def __init__(self) -> None:
         self.lanes = np.zeros(k.SCRATCH)
         self.bins = np.zeros(k.LANES, np.int64)
         self.histogram = np.zeros(k.COUNTERS, np.int64)
+
+
+_SPARE: SimpleQueue[_Scratch] = SimpleQueue()
+"""Scratches of finished meters: a megabyte of zeros is dearer to get from the system than a small array to measure."""
+MOST_SPARE = 8
 
 
 class Meter:
@@ -156,6 +161,7 @@ class Meter:
         self._uses: AggregateMeter | None = None
         self._free: SimpleQueue[_Scratch] = SimpleQueue()
         self._all_scratch: list[_Scratch] = []
+        self._histogram: Histogram | None = None
         self._start_totals()
 
     # ---- taking panels ----
@@ -229,7 +235,7 @@ class Meter:
             try:
                 scratch = self._free.get_nowait()
             except Empty:
-                scratch = _Scratch()
+                scratch = _spare()
                 self._all_scratch.append(scratch)
             unit = _new_unit(first_row + row, rows, col, cols, self.top, len(self.specs))
             accumulators = (
@@ -318,7 +324,7 @@ class Meter:
         if self._counts[k.C_BAD_BUDGET]:
             raise UsageError(f"{self._counts[k.C_BAD_BUDGET]} budgets are negative or NaN; a budget is a number >= 0")
         worst, worst_ulp = self._worst(0), self._worst(1)
-        histogram = Histogram.of((s.histogram for s in self._all_scratch), self._mode == k.SAME)
+        histogram = self._counted()
         rows, columns, tiles = (noise(parts) for parts in (self._row_parts, self._col_parts, self._tile_parts))
         totals = self._totals(worst_ulp, histogram, rows, columns, tiles)
         metrics: dict[str, Any] = {name: metric.value(totals) for name, metric in METRICS.items() if metric.value}
@@ -341,6 +347,15 @@ class Meter:
             actual_range=_range(self._records[k.M_MIN_A], self._records[k.M_MAX_A]),
             expected_range=_range(self._records[k.M_MIN_E], self._records[k.M_MAX_E]),
         )
+
+    def _counted(self) -> Histogram:
+        """The histogram; the scratches go to other meters."""
+        if self._histogram is None:
+            self._histogram = Histogram.of((s.histogram for s in self._all_scratch), self._mode == k.SAME)
+            for scratch in self._all_scratch[: max(0, MOST_SPARE - _SPARE.qsize())]:
+                _SPARE.put(scratch)
+            self._all_scratch.clear()
+        return self._histogram
 
     def _totals(
         self, worst: tuple[WorstElement, ...], histogram: Histogram, rows: NoiseMap | None, columns: NoiseMap | None, tiles: NoiseMap | None
@@ -490,6 +505,13 @@ class Meter:
             )
             for index, (_, _, (a, e, u, b), code_a, _), expected_code in zip(indices, top, expected_codes, strict=True)
         )
+
+
+def _spare() -> _Scratch:
+    try:
+        return _SPARE.get_nowait()
+    except Empty:
+        return _Scratch()
 
 
 def _new_unit(row: int, rows: int, col: int, cols: int, top: int, specs: int) -> _Unit:
