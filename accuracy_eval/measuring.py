@@ -106,12 +106,12 @@ def measure_sides(
             return Meter(shape, fmt, reference=True, allclose=tolerances, top=WORST)
         return Meter(shape, fmt, expected_format=fmt, allclose=tolerances, top=WORST)
 
-    lines = any(g.metric in GATED for g in gates)
+    lines = frozenset(g.metric for g in gates) & frozenset(GATED)
     # equal bytes are measured once: the digest was verified when the side was read
     keys = {s.label: s.sha256 if s.sha256 and len(s.variants) == 1 else s.label for s in sides}
     distinct = {keys[s.label]: s for s in reversed(sides)}
     kept: list[Panel] | None = [] if reference and math.prod(shape) <= KEPT_ELEMENTS else None
-    resolution = None if reference is None or coded else ResolutionMeter(rows_and_columns(shape)[1], fmt, reference.problem)
+    resolution = None if reference is None or coded else ResolutionMeter(rows_and_columns(shape)[1], fmt, reference.problem, lines)
     truth = {k: [meter(True) for _ in s.variants] for k, s in distinct.items()} if reference else {}
     against_rounded = {k: [meter(False) for _ in s.variants] for k, s in distinct.items()} if rounded else {}
     total = {k: [TotalMeter(rows_and_columns(shape)[0], fmt) for _ in s.variants] for k, s in distinct.items()}
@@ -145,7 +145,7 @@ def measure_sides(
         if kept is not None:
             kept.append(panel)
         if resolution is not None and panel.budget is not None:
-            resolution.update(first, panel.values, panel.budget, panel.typical if lines else None)
+            resolution.update(first, panel.values, panel.budget, panel.typical)
         elif panel.budget is None:
             resolution = None
     if reference is None:

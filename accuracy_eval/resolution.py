@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.formats import Format, Values, get_format
 from accuracy_eval.jit import kernel, map_threads
-from accuracy_eval.metrics.aggregates import FEWEST, LIMIT, TILE
+from accuracy_eval.metrics.aggregates import FEWEST, GATED, LIMIT, TILE
 
 STRIP_ELEMENTS = 1 << 19  # elements that one thread works on at a time: 4 MB of float64
 MEDIAN_SAMPLES = 1 << 16
@@ -263,9 +263,13 @@ class ResolutionMeter:
 
     problem     the GEMM, for lost products; None leaves k_* at 0
     out_format  format of the output; columns: its width
+    lines       metrics of aggregates.GATED that gates limit: which of rows, columns and tiles they look at
     """
 
-    def __init__(self, columns: int, out_format: str | Format, problem: Gemm | None = None) -> None:
+    def __init__(
+        self, columns: int, out_format: str | Format, problem: Gemm | None = None, lines: frozenset[str] = frozenset(GATED)
+    ) -> None:
+        self._gated = lines
         self._format = get_format(out_format)
         self._columns = np.zeros((columns, 2))
         self._rows: list[NDArray[np.float64]] = []
@@ -288,7 +292,7 @@ class ResolutionMeter:
     def update(self, first_row: int, values: Values, budget: Values, typical: Values | None = None) -> None:
         """A panel: values and budget float64 [r, columns], rows from first_row on.
 
-        typical  budgets of many elements together, where gates look at whole rows, columns and tiles
+        typical  budgets of many elements together
         """
         f = self._format
         allowed = np.empty(values.shape)
@@ -318,15 +322,20 @@ class ResolutionMeter:
             self._missed(first_row, values, half, allowed, typical)
 
     def _lines(self, values: Values, half: Values, budget: Values, typical: Values) -> None:
-        """Line sums of the rows, columns and tiles of a panel."""
-        self._row_lines.append(_line_sums(half.T, values.T, budget.T, typical.T))
+        """Line sums of the rows, columns and tiles of a panel, where gates look at them."""
+        if "row_budget" in self._gated:
+            self._row_lines.append(_line_sums(half.T, values.T, budget.T, typical.T))
+        if self._gated.isdisjoint({"col_budget", "tile_budget"}):
+            return
         for first in range(0, len(values), TILE):
             band = slice(first, first + TILE)
             sums = _line_sums(half[band], values[band], budget[band], typical[band])
-            self._tile_lines.append(_by_tiles(sums))
-            largest = np.maximum(self._column_lines[:, RATIO], sums[:, RATIO])
-            self._column_lines += sums
-            self._column_lines[:, RATIO] = largest
+            if "tile_budget" in self._gated:
+                self._tile_lines.append(_by_tiles(sums))
+            if "col_budget" in self._gated:
+                largest = np.maximum(self._column_lines[:, RATIO], sums[:, RATIO])
+                self._column_lines += sums
+                self._column_lines[:, RATIO] = largest
 
     def _look(self, values: Values, budget: Values, bits: int, emin: int, top: float) -> None:
         """Thresholds of a sample: rows, columns and single elements spread over the panel."""
@@ -371,7 +380,7 @@ class ResolutionMeter:
         with np.errstate(invalid="ignore"):
             rounding = 0.5 * _ulps(np.abs(values[at]) + size[here], self._format)
             self._seen[here] = np.isfinite(values[at]) & (size[here] * (1 - 1e-12) - rounding > allowed[at])
-        if typical is not None and values.shape[1] >= FEWEST:
+        if typical is not None and "row_budget" in self._gated and values.shape[1] >= FEWEST:
             for k in here[~self._seen[here]][:MOST_UNSEEN]:
                 row = i[k] - first_row
                 self._seen[k] = self._row_shows(int(k), int(i[k]), values[row], half[row], typical[row])

@@ -194,3 +194,29 @@ def test_classes_that_do_not_exist_are_refused():
     for options, message in (({"reduction": "max"}, "allowed: mean, sum, none"), ({"smoothing": 1.0}, "up to but not including 1")):
         with pytest.raises(UsageError, match=message):
             make_case("cross_entropy", (("m", 2), ("n", 5)), options=options)
+
+
+@every("fmt", NARROW)
+def test_smoothing_over_one_class_less_fails_where_classes_are_few(fmt):
+    options = {"smoothing": 0.1, "reduction": "none"}
+    found = {d: Known("cross_entropy", (64, 8), format=fmt, direction=d, options=options) for d in ("fwd", "bwd")}
+    x, target, rows = found["fwd"].values["x"], found["fwd"].values["target"].astype(int), np.arange(64)
+    p = np.exp(x - x.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    for classes, verdict in ((8, Verdict.PASS), (7, Verdict.FAIL)):
+        label = np.full(p.shape, 0.1 / classes)
+        label[rows, target] = 0.9 + (0.1 / 8 if classes == 8 else 0.0)
+        assert found["fwd"].judged("loss", -(label * np.log(p)).sum(1)).verdict is verdict
+        assert found["bwd"].judged("dx", (p - label) * found["bwd"].values["grad_loss"][:, None]).verdict is verdict
+
+
+@every("fmt", ["float16", "bfloat16"])
+def test_probabilities_that_are_all_a_little_off_fail(fmt):
+    k = Known("cross_entropy", (64, 400), format=fmt, direction="bwd", options={"reduction": "none"})
+    x, target = k.values["x"], k.values["target"].astype(int)
+    p = np.exp(x - x.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    hit, g = np.arange(400) == target[:, None], k.values["grad_loss"][:, None]
+    assert k.judged_codes("dx", k.computed()["dx"]).verdict is Verdict.PASS
+    for factor, verdict in ((1.0, Verdict.PASS), (1.05, Verdict.FAIL), (0.95, Verdict.FAIL)):
+        assert k.judged("dx", (np.where(hit, p, p * factor) - hit) * g).verdict is verdict

@@ -113,6 +113,25 @@ def test_a_logsumexp_gradient_whose_sum_forgets_the_maximum_fails(fmt):
     assert k.judged("dx", softmax_of(x) * np.exp(x.max(1, keepdims=True)) * g).verdict is Verdict.FAIL
 
 
+@every("fmt", ["float16", "bfloat16"])
+@every("shape", [(64, 97), (40, 1000)])
+def test_weights_of_a_logsumexp_that_are_all_a_little_off_fail(fmt, shape):
+    for input_class in ("normal", "uniform", "outlier", "zero-rows"):  # rows of one size round alike
+        k = Known("logsumexp", shape, format=fmt, direction="bwd", input_class=input_class)
+        assert k.judged_codes("dx", k.computed()["dx"]).verdict is Verdict.PASS
+        assert k.judged("dx", k.truth("dx") * 1.05).verdict is Verdict.FAIL
+        assert k.judged("dx", k.truth("dx") * 0.95).verdict is Verdict.FAIL
+
+
+def test_a_resolution_claims_the_lines_that_gates_look_at():
+    seen = Known("logsumexp", (64, 97), format="bfloat16", direction="bwd")
+    unseen = Known("logsumexp", (64, 97), format="bfloat16", direction="bwd", input_class="spike")  # no gate on lines
+    by_class = [k.judged_codes("dx", k.computed()["dx"]).resolution for k in (seen, unseen)]
+    assert by_class[0]["gain_95"] < 0.05 < by_class[1]["gain_95"]
+    assert by_class[0]["column_95"] < by_class[0]["row_95"]
+    assert not any("tile" in r for r in by_class)
+
+
 @every("fmt", ["float32", "float16", "bfloat16"])
 def test_broken_gradients_of_a_norm_fail(fmt):
     k = Known("norm", (12, 200), format=fmt, direction="bwd")

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.contracts import LAMBDA
+from accuracy_eval.contracts import LAMBDA, TYPICAL
 from accuracy_eval.cpu_ref.reduce import reduce, reduce_limit
 from accuracy_eval.cpu_ref.special import limit_ulps
-from accuracy_eval.formats import Format, Values, get_format, ulp
+from accuracy_eval.formats import Format, Values, decode, encode, get_format, ulp
 
 _WALK = 0.3  # rms of one rounding in ulps
 
@@ -51,6 +51,10 @@ class Logits:
         """A step of the operands' format: half a step, doubled."""
         return ulp(values, self.format)
 
+    def rounded(self, values: Values) -> Values:
+        """Twice the error of a correct rounding of these values to the operands' format."""
+        return TYPICAL * np.abs(decode(encode(values, self.format), self.format) - values)
+
     def log_softmax(self) -> tuple[Values, Values]:
         """l [r, n] and how far off the stored one may be, which log Σ e^(x − m) may be rounded for (torch's CPU does in 16 bits)."""
         top, log = self.x.max(axis=1, keepdims=True), reduce("logsumexp", self.x)[:, None]
@@ -81,22 +85,30 @@ def losses(a: Logits) -> tuple[Values, Values]:
 
 
 @_NO_WARNING
-def gradient(a: Logits, grad: Values) -> tuple[Values, Values]:
-    """dx [r, n] and its error before it is rounded; grad [r]: what multiplies each row's loss, the 1/rows of a mean included."""
+def gradient(a: Logits, grad: Values) -> tuple[Values, Values, Values]:
+    """dx [r, n], its error before it is rounded and what many elements may be off by together, in the root mean square; grad [r]: what
+    multiplies each row's loss, the 1/rows of a mean included."""
     n, g = a.x.shape[1], np.where(a.counted, grad, 0.0)[:, None]
     hit = np.arange(n) == a.target[:, None]
     p = reduce("softmax", a.x)
     label = np.where(hit, 1 - a.smoothing, 0.0) + a.smoothing / max(n, 1)
     dx = np.where(a.counted[:, None], g * (p - label), 0.0)
-    moved = _moved(p, *a.log_softmax()) + p * (limit_ulps("exp", a.inner) + 2) * a.inner.eps
+    logs, off = a.log_softmax()
+    arithmetic = p * (limit_ulps("exp", a.inner) + 2) * a.inner.eps
+    moved = _moved(p, logs, off) + arithmetic
     scale = np.where(g == 0, 0.0, a.stored(g) / np.abs(g))  # of the row's factor, which may be a quotient that was stored
     put = scale * np.abs(g) * label + np.where(hit, a.stored(g), 0.0) + (2 * a.stored(g * a.smoothing / max(n, 1)) if a.smoothing else 0.0)
     put = put + a.inner.eps * np.abs(g) * label
     weight = np.abs(g) * (moved + p * scale + a.inner.smallest_normal)
     # what is put in is added up: under smoothing n terms of one sign and size, whose roundings may agree, as in the budget of a sum
     adding = a.inner.eps * (n / 4 + LAMBDA * _WALK * math.sqrt(n)) * np.abs(g) if a.smoothing else 0.0
-    error = put + weight + p * (put.sum(axis=1, keepdims=True) + adding) + a.inner.eps * np.abs(dx)
-    return dx, np.where(a.counted[:, None], error, 0.0)
+    besides = put + p * (put.sum(axis=1, keepdims=True) + adding) + a.inner.eps * np.abs(dx)
+    # roundings of l, of the log Σ in it and of e^l: two standard deviations; those that rows have in common, twice what they are
+    log = a.x.max(axis=1, keepdims=True) - reduce("logsumexp", a.x)[:, None]
+    of_logs = np.hypot(TYPICAL * a.stored(logs) / math.sqrt(12), np.hypot(TYPICAL * a.stored(log) / math.sqrt(12), a.rounded(log)))
+    own = np.where(g == 0, 0.0, a.rounded(g) / np.abs(g)) + a.stored(np.ones(1)) / math.sqrt(3)
+    together = besides + np.abs(g) * (p * (of_logs + own) + arithmetic + a.inner.smallest_normal)
+    return dx, *(np.where(a.counted[:, None], e, 0.0) for e in (besides + weight, together))  # type: ignore[return-value]
 
 
 def _moved(p: Values, logs: Values, off: Values) -> Values:

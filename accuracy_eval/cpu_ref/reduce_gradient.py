@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accuracy_eval.contracts import LAMBDA
+from accuracy_eval.contracts import LAMBDA, TYPICAL
 from accuracy_eval.cpu_ref.reduce import Reduction, log_steps, reduce, reduce_limit
 from accuracy_eval.cpu_ref.special import limit_ulps
 from accuracy_eval.formats import Format, Values, decode, encode, get_format, ulp
@@ -70,6 +70,24 @@ def gradient_limit(r: Reduction, x: Values, grad: Values, truth: Values, fmt: st
         return _LIMITS[r.name](r, _Gradient(x, g, truth, get_format(fmt)))
 
 
+def gradient_typical(r: Reduction, x: Values, grad: Values, truth: Values, fmt: str) -> Values | None:
+    """What many elements of rows that are drawn independently may be off by together, in the root mean square; None: nothing is known.
+
+    Two standard deviations of every rounding, of logsumexp in 16 bits: of the stored y twice its own rounding, which rows of one size have
+    in common; of the sum and the logarithm it is made of; of x − y and of the exponential. Arguments as in `gradient_limit`.
+    """
+    if r.name != "logsumexp" or get_format(fmt).bits > 16:
+        return None
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        a = _Gradient(x, grad[:, None], truth, get_format(fmt))
+        y = reduce(r, x)[:, None]
+        own = TYPICAL * (decode(encode(y, a.format), a.format) - y)
+        step = TYPICAL * a.unit / math.sqrt(12)
+        forward = step * np.hypot(math.sqrt(2), np.abs(y - x.max(axis=1, keepdims=True)))
+        off = np.hypot(np.hypot(own, forward), step * np.hypot(1.0, x - y))
+        return np.where(truth == 0.0, 0.0, np.abs(truth) * off) + a.steps + np.abs(a.grad) * _lost_weight(a)
+
+
 def _copied(r: Reduction, a: _Gradient) -> Values:
     return np.zeros_like(a.truth)
 
@@ -88,9 +106,12 @@ def _weighted(r: Reduction, a: _Gradient) -> Values:
     """grad · e^(x − y): what y and the difference are off by, the exponential multiplies with."""
     y, error = a.forward(r)
     off = np.expm1(error + a.unit * np.abs(a.x - y)) + limit_ulps("exp", a.inner) * a.inner.eps + a.unit
-    # a weight below the smallest normal value may be flushed, and is coarse among the subnormals of a short format
-    lost = a.inner.smallest_normal + (a.format.smallest_subnormal if a.format.bits <= 16 else 0.0)
-    return a.steps + np.where(a.truth == 0.0, 0.0, np.abs(a.truth) * off) + np.abs(a.grad) * lost
+    return a.steps + np.where(a.truth == 0.0, 0.0, np.abs(a.truth) * off) + np.abs(a.grad) * _lost_weight(a)
+
+
+def _lost_weight(a: _Gradient) -> float:
+    """A weight below the smallest normal value may be flushed, and is coarse among the subnormals of a short format."""
+    return a.inner.smallest_normal + (a.format.smallest_subnormal if a.format.bits <= 16 else 0.0)
 
 
 def _centred(r: Reduction, a: _Gradient) -> Values:

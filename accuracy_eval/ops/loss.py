@@ -15,7 +15,7 @@ from accuracy_eval.cpu_ref.reduce import reduce, sum_budget
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Values, decode, get_format
 from accuracy_eval.inputs import indices
-from accuracy_eval.ops.panels import Part, by_rows, whole
+from accuracy_eval.ops.panels import Lines, Part, by_rows, whole
 from accuracy_eval.ops.spec import (
     FLOATS,
     Encoding,
@@ -89,7 +89,7 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
         total, adding = reduce("sum", values), sum_budget(values, parse_contract(contract))
         return {"loss": (total / divisor, (error.sum() + adding) / divisor)}  # rows may err alike
 
-    def backward(first: int, end: int) -> Part:
+    def backward(first: int, end: int) -> Lines:
         grad = decode(inputs["grad_loss"].codes, x.format)
         shared = grad / counted if reduction == "mean" else grad
         return gradient(rows(first, end), grad[first:end] if reduction == "none" else np.full(end - first, shared))

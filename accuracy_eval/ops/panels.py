@@ -14,10 +14,11 @@ from accuracy_eval.formats import Codes, Values
 from accuracy_eval.ops.spec import Exempt, Output, Panel, Reference, bounded, row_blocks, rows_and_columns
 
 Part = tuple[Values, Values]  # values and how far off they may be before they are rounded, of one shape
+Lines = Part | tuple[Values, Values, Values]  # the same, and how far off many of them together
 
 
 def by_rows(
-    output: Output, contract: str, walked: tuple[int, ...], part: Callable[[int, int], Part], *, exempt: Exempt | None = None
+    output: Output, contract: str, walked: tuple[int, ...], part: Callable[[int, int], Lines], *, exempt: Exempt | None = None
 ) -> Reference:
     """The reference of an output made from rows of something of shape `walked` [..., n].
 
@@ -26,7 +27,8 @@ def by_rows(
 
     def blocks() -> Iterator[Panel]:
         for first, end in row_blocks(walked):
-            yield Panel(first, *bounded(*part(first, end)))
+            values, budget, *typical = part(first, end)
+            yield Panel(first, *bounded(values, budget), *(bounded(values, t)[1] for t in typical))
 
     def panels() -> Iterator[Panel]:
         if len(output.shape) > 1:
@@ -57,7 +59,7 @@ def of_product(panels: Iterable[gemm.Panel], *, first_row: int = 0) -> Iterator[
 
 
 def turned(found: Reference, output: Output) -> Reference:
-    """The reference of a matrix from that of its transpose."""
+    """The reference of a matrix from that of its transpose. What its rows may come to together says nothing about its columns."""
 
     def panels() -> Iterator[Panel]:
         parts = list(found.panels())

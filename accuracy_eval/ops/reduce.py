@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from accuracy_eval.contracts import default_contract, parse_contract
 from accuracy_eval.cpu_ref.overflow import sum_overflows
 from accuracy_eval.cpu_ref.reduce import REDUCTIONS, Reduction, log_steps, reduce, reduce_gradient, reduce_limit, sum_budget
-from accuracy_eval.cpu_ref.reduce_gradient import gradient_limit
+from accuracy_eval.cpu_ref.reduce_gradient import gradient_limit, gradient_typical
 from accuracy_eval.formats import Format, Values, decode, get_format, ulp
 from accuracy_eval.ops.gemm import overflowing
-from accuracy_eval.ops.panels import Part, by_rows, turned
+from accuracy_eval.ops.panels import Lines, Part, by_rows, turned
 from accuracy_eval.ops.spec import FLOATS, Encoding, Exempt, Inputs, Operand, OpSpec, Output, Reference, operand_formats, output_format
 from accuracy_eval.records import Case, Coded, OptionValue
 
@@ -90,10 +90,12 @@ def _along_rows(r: Reduction, case: Case, inputs: Inputs, output: Output, contra
         truth = reduce(r, values)
         return truth, _allowed(r, values, truth, output.format, contract)
 
-    def backward(first: int, end: int) -> Part:
+    def backward(first: int, end: int) -> Lines:
         values, grad = (rows(name, slice(first, end)) for name in ("x", "grad_result"))
         truth = reduce_gradient(r, values, grad)
-        return truth, gradient_limit(r, values, grad, truth, output.format)
+        limit = gradient_limit(r, values, grad, truth, output.format)
+        typical = gradient_typical(r, values, grad, truth, output.format)
+        return (truth, limit) if typical is None else (truth, limit, typical)
 
     if case.direction == "fwd" and r.budgeted:
         exempt = overflowing(sum_overflows(partial(rows, "x"), contract), contract, output.format)
