@@ -219,11 +219,42 @@ def test_a_nan_that_hangs_on_the_slope_of_relu_may_be_what_another_slope_leaves(
     assert (verdict is not Verdict.FAIL) is passes  # where no expected element is finite nothing is measured
 
 
+@pytest.mark.parametrize(
+    ("last", "result", "passes"),
+    [
+        # T = 1e300·1e200 − 1e300·9e199 overflows up, down or both ways: a slope of 1 adds 1e200·1e200 to 5·2, a slope of 0 does not
+        (-9e199, [INF, -INF], True),
+        (-9e199, [10.0, 10.0], True),
+        (-9e199, [-INF, -INF], False),
+        (9e199, [INF, INF], True),  # T overflows up alone
+        (9e199, [10.0, 10.0], False),
+        (9e199, [INF, 10.0], False),
+    ],
+)
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_a_gradient_may_be_finite_where_what_makes_it_infinite_hangs_on_a_slope(last, result, passes, layout):
+    case = make_case(
+        "gemm_epilogue", (("m", 1), ("n", 2), ("k", 2)), layout=layout, format="float64", direction="bwd", options={"activation": "relu"}
+    )
+    stored = {"a": [[1e300, 1e300]], "b": [[1e200, 2.0], [last, 2.0]], "da": [result]}
+    if layout == "tt":
+        stored = {name: np.transpose(values) for name, values in stored.items()}
+    given = {**{n: coded(stored[n], "float64") for n in "ab"}, "grad_y": coded([[1e200, 5.0]], "float64")}
+    verdict = verdict_of(case, given, "da", encode(np.asarray(stored["da"], np.float64), "float64")).verdict
+    assert (verdict is not Verdict.FAIL) is passes
+
+
 @pytest.mark.parametrize(("a", "passes"), [(2.0**30, False), (2.0**70, True)])
 def test_the_formula_of_gelu_tanh_may_lose_its_slope_where_x_squared_overflows(a, passes):
     assert dbias(1.0, [a], 1.0, "float32", "gelu-tanh")
     assert dbias(math.nan, [a], 1.0, "float32", "gelu-tanh") is passes
     assert not dbias(math.nan, [a], 1.0, "float32", "gelu-erf")
+
+
+def test_a_slope_of_relu_is_one_where_its_argument_is_beyond_the_range_of_its_format():
+    assert dbias(1.0, [300.0], 300.0, "float16", "relu")
+    for wrong in (0.0, math.nan, math.inf):
+        assert not dbias(wrong, [300.0], 300.0, "float16", "relu")
 
 
 def test_a_slope_of_what_overflows_in_float16_may_be_nan_there_and_not_in_float32():
@@ -349,6 +380,14 @@ def norm_of(op, values, result, fmt="float32", **more):
     given = {"x": coded([values], fmt), "weight": coded(np.ones(n), fmt)} | ({"bias": coded(np.zeros(n), fmt)} if op == "layernorm" else {})
     given |= {} if tensor == "y" else {"grad_y": coded(np.ones((1, n)), fmt)}
     return judged(case, given, tensor, [result] if tensor in ("y", "dx") else result)
+
+
+@pytest.mark.parametrize("fmt", ["float64", "float32", "float16"])
+@pytest.mark.parametrize(
+    ("result", "passes"), [([0.0, NAN], True), ([NAN, NAN], True), ([0.0, 0.0], False), ([1.0, NAN], False), ([INF, NAN], False)]
+)
+def test_beside_an_infinity_rms_norm_gives_zero_or_nan(fmt, result, passes):
+    assert norm_of("rmsnorm", [3.0, INF], result, fmt) is passes
 
 
 @pytest.mark.parametrize(

@@ -94,14 +94,14 @@ def upstream(problem: Gemm, epilogue: Epilogue, grad_y: Coded, contract: str) ->
 
 
 def _slope_flow(f: Activation, t: Values, error: Values, reach: Reach, scalar: str) -> Flow:
-    """f' of T. Where T may have overflown or be NaN it may be anything that f' is; formulas that multiply by T give NaN there, and where
-    T² overflows, if they hold it."""
+    """f' of T. Where T may have overflown or be NaN it may be anything that f' is, but relu's where T has one sign; formulas that multiply
+    by T give NaN there, and where T² overflows, if they hold it."""
     slope = _slope(f, t)
     if f.name == "none":
         return Flow(slope, np.zeros_like(t), Reach.exactly(slope))
     anything = np.maximum(np.abs(slope), np.abs(1.0 - slope)) + OVERSHOOT * bool(f.function)
-    moved = np.where(reach.odd, anything, np.minimum(anything, _over(f, t, error, True) + _slope_limit(f, t, scalar)))
-    nan = reach.odd
+    nan = reach.odd if f.function else reach.nan | (reach.odd & (reach.low <= 0.0) & (reach.high > 0.0))
+    moved = np.where(nan, anything, np.minimum(anything, _over(f, t, error, True) + _slope_limit(f, t, scalar)))
     if f.squares:
         root = math.sqrt(get_format(scalar).max)
         nan = nan | (reach.low <= -root) | (reach.high >= root)
@@ -135,7 +135,7 @@ def gradient_panels(output: str, problem: Gemm, flow: Upstream, contract: str) -
     carried = _carried(output, plain, flow.product.error)
     # where a step may be another thing altogether, its error is no deviation that many elements share
     usual = _carried(output, plain, np.where(flow.product.reach.odd, np.inf, flow.product.error))
-    for p in panels(_gradient(output, plain, flow), contract=contract):
+    for p in panels(_gradient(output, plain, flow.product.values), contract=contract):
         assert p.budget is not None
         assert p.typical is not None
         here = slice(p.first_row, p.first_row + len(p.values))
@@ -163,9 +163,21 @@ def gradient_reach(output: str, problem: Gemm, flow: Upstream, contract: str) ->
 
 
 def undetermined(output: str, problem: Gemm, flow: Upstream) -> Flags:
-    """Elements of a gradient whose NaN may come from the slope that the truth took (0·Inf where another is Inf) and from no NaN besides."""
+    """Elements of a gradient whose NaN may come from the slope that the truth took (0·Inf where another is Inf) and from no NaN besides;
+    and whose Inf comes from what such a slope lets through."""
     if output == "dresidual":
         return np.zeros(flow.residual.values.shape, np.bool_)
+    back = flow.product
+    certain = np.where(back.reach.odd & (back.reach.low < back.reach.high), 0.0, back.values)
+    truth, rest = (_gradient_of(output, problem, values) for values in (back.values, certain))
+    return np.where(np.isnan(truth), _slopes_alone(output, problem, flow), np.isfinite(rest))
+
+
+def _gradient_of(output: str, problem: Gemm, product: Values) -> Values:
+    return np.concatenate([p.values for p in panels(_gradient(output, _plain(problem), product))])
+
+
+def _slopes_alone(output: str, problem: Gemm, flow: Upstream) -> Flags:
     everything = slice(None)
     axis = 1 if output == "da" else 0
     slopes: Flags = np.any(flow.several, axis) & ~np.any(np.isnan(flow.product.values) & ~flow.several, axis)
@@ -185,8 +197,8 @@ def _plain(problem: Gemm) -> Gemm:
     return Gemm(problem.a, problem.b, problem.layout, problem.alpha, a_scale=problem.a_scale, b_scale=problem.b_scale)
 
 
-def _gradient(output: str, plain: Gemm, flow: Upstream) -> Gemm:
-    return gradient(output, plain, Coded(encode(flow.product.values, "float64"), "float64"))
+def _gradient(output: str, plain: Gemm, product: Values) -> Gemm:
+    return gradient(output, plain, Coded(encode(product, "float64"), "float64"))
 
 
 def _carried(output: str, problem: Gemm, error: Values) -> Values:

@@ -6,7 +6,8 @@
 Sums run in float32 (float64 for such operands). h, q and the products under dw may be rounded to the operands' format, as unfused code
 does, and so may the mean that a backward pass takes from the forward one; each such error is independent of the others.
 
-Where squares or their sum leave the range of those sums, r is 0 on a healthy device, or NaN: so are h, and what follows from it.
+Where squares or their sum leave the range of those sums, or are Inf, r is 0 on a healthy device, or NaN (of a running mean: Inf − Inf):
+so are h, and what follows from it.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _steps(a: Norm, *, saved: bool) -> _Steps:
         off = off + a.stored(mean)
     h = c * scale
     size = norm(a.x, 1)
-    beyond = np.isfinite(size) & (size >= math.sqrt(a.largest) * (1 - n * a.unit))
+    beyond = size >= math.sqrt(a.largest) * (1 - n * a.unit)
     error = scale * (off + 2 * a.unit * np.abs(c)) + np.abs(h) * relative
     # h = 0 there leaves the bias; without one the result is 0, which `reach` lets pass by itself
     return _Steps(scale, relative, h, np.where(beyond & a.centred, np.abs(h) + error, error), beyond)

@@ -167,11 +167,12 @@ def reached(
     *,
     undetermined: Callable[[], Flags] | None = None,
 ) -> Flags | None:
-    """Elements of a panel [r, n] of actual codes that are Inf, NaN or zero as a healthy device's may be there; None if there are none.
+    """Elements of a panel [r, n] of actual codes that are Inf, NaN or zero as a healthy device's may be there, or finite for an Inf; None
+    if there are none.
 
     values        the truth; a NaN in it stays one on every device
     reach         of the whole result as 2-D, before it is stored in `fmt`
-    undetermined  of the whole result: but where it is set, a NaN may as well be an Inf
+    undetermined  of the whole result: but where it is set, a NaN may as well be an Inf, and an Inf any number
     """
     f = get_format(fmt)
     mask, infinite = f.storage.type(f.magnitude_mask), f.storage.type(f.inf_code)
@@ -184,11 +185,15 @@ def reached(
     if undetermined is not None and (odd & certain).any():
         certain &= ~undetermined()[here] | (size == 0)
     odd &= ~certain
+    free = np.isinf(values) & (size < infinite)
+    if free.any():
+        free &= undetermined()[here] if undetermined is not None else False
+        odd |= free
     if not odd.any():
         return None
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # bounds may overflow; 0·Inf and Inf − Inf are seen to
         whole = reach_of().stored(fmt)
     low, high = whole.low[here], whole.high[here]
     end = np.where((codes & f.storage.type(f.sign_mask)) != 0, low == -np.inf, high == np.inf)
-    odd &= np.where(size == 0, (low <= 0.0) & (high >= 0.0), np.where(size > infinite, whole.nan[here], end))
+    odd &= free | np.where(size == 0, (low <= 0.0) & (high >= 0.0), np.where(size > infinite, whole.nan[here], end))
     return odd if odd.any() else None

@@ -102,8 +102,9 @@ class Exempt:
 def reaching(reach_of: Callable[[], Reach], out_format: str, undetermined: Callable[[], NDArray[np.bool_]] | None = None) -> Exempt:
     """Infinities, NaN and zeros that follow from a composite op's steps that overflow on a healthy device; asked for where any are seen.
     `undetermined` as in `reached`."""
-    why = "elements Inf, NaN or zero: a step before them may overflow there"
-    return Exempt(partial(reached, lru_cache(maxsize=1)(reach_of), out_format, undetermined=undetermined), why)
+    why = "elements Inf, NaN or zero (or finite for Inf): a step before them may overflow there"
+    asked = lru_cache(maxsize=1)(undetermined) if undetermined else None
+    return Exempt(partial(reached, lru_cache(maxsize=1)(reach_of), out_format, undetermined=asked), why)
 
 
 @dataclass(frozen=True)
