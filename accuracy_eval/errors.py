@@ -110,9 +110,20 @@ class VerdictError(AccuracyEvalError):
     exit_code = 1
 
 
+_OF_A_GPU = ("CUDA error: ", "HIP error: ")  # how messages of the runtimes begin; paragraphs of advice on debugging follow
+
+
 def described(error: BaseException) -> str:
     """What an exception says: a message of ours stands alone, any other comes after the name of its class."""
-    return str(error) if isinstance(error, AccuracyEvalError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, AccuracyEvalError):
+        return str(error)
+    return f"{type(error).__name__}: {first_sentence(error) if str(error).startswith(_OF_A_GPU) else error}"
+
+
+def first_sentence(error: BaseException) -> str:
+    """The first sentence of a library's message: what follows is often a page of dispatcher tables."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0].split(". ")[0][:300]
 
 
 def located(error: BaseException) -> str:

@@ -91,6 +91,8 @@ class _DeviceMode(TorchFunctionMode):
         owner = str(getattr(getattr(func, "__self__", None), "__name__", ""))
         present = [mark_of(tensor) for tensor in _tensors([args, kwargs])]
         mark = next((m for m in present if m is not None), None)
+        if mark is not None:
+            self.fake.answer()
         if name == "__get__":
             return self._property(owner, func, args, mark)
         handler = getattr(self, f"_do_{name.lstrip('_')}", None) if not name.startswith("__") else None
@@ -322,7 +324,7 @@ class FakeTorch(_Proxy):
         rocm = hip or record["torch"]["hip"]
         build = "rocm" + ".".join(rocm.split(".")[:2]) if vendor == "amd" else "cu" + record["torch"]["cuda"].replace(".", "")
         arch = properties["gcnArchName"].split(":")[0] if vendor == "amd" else f"sm_{properties['major']}{properties['minor']}"
-        self.__dict__.update(vendor=vendor, arch=arch, current=0, _blas=None, capturing=None)
+        self.__dict__.update(vendor=vendor, arch=arch, current=0, lost="", _blas=None, capturing=None)
         # documented for CUDA since 2.8; the ROCm build has it in source only
         self.__dict__["takes_out_dtype"] = (vendor == "nvidia" and numbers >= (2, 8)) if takes_out_dtype is None else takes_out_dtype
         self.__dict__["rocm"] = tuple(int(part) for part in rocm.split(".")[:2]) if vendor == "amd" else None
@@ -352,6 +354,14 @@ class FakeTorch(_Proxy):
         )
 
     # device
+
+    def lose(self, text: str) -> None:
+        """From now on every call to the device raises this, as after an illegal access."""
+        self.__dict__["lost"] = text
+
+    def answer(self) -> None:
+        if self.lost:
+            raise real.AcceleratorError(self.lost)
 
     def index_of(self, device: Any) -> int | None:
         """Index of a CUDA device, None for the host; raises for a device that is not there."""
@@ -399,7 +409,7 @@ class FakeTorch(_Proxy):
                 "get_device_capability": of_device((properties.major, properties.minor)),
                 "get_arch_list": lambda: [self.arch], "is_bf16_supported": lambda including_emulation=True: self._bf16(properties),
                 "is_tf32_supported": lambda: self._tf32(properties),
-                "synchronize": lambda device=None: None, "empty_cache": lambda: None, "ipc_collect": lambda: None,
+                "synchronize": lambda device=None: self.answer(), "empty_cache": lambda: None, "ipc_collect": lambda: None,
                 "memory_allocated": lambda device=None: 0, "max_memory_allocated": lambda device=None: 0,
                 "memory_reserved": lambda device=None: 0, "reset_peak_memory_stats": lambda device=None: None,
                 "mem_get_info": lambda device=None: (properties.total_memory, properties.total_memory),

@@ -20,6 +20,7 @@ from accuracy_eval.backends.candidates import Candidate, registered
 from accuracy_eval.backends.certificates import Certificate, Checked, certifiable
 from accuracy_eval.backends.kernels import parse_kernel, record_kernels
 from accuracy_eval.backends.reference import ready
+from accuracy_eval.backends.staging import Staging
 from accuracy_eval.backends.together import Together
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError
@@ -70,6 +71,7 @@ class TorchBackend:
         self.encoding: Literal["ocp", "fnuz"] = "fnuz" if self._platform.get("fp8_encoding") == "fnuz" else "ocp"
         self._certified: tuple[Case, Certificate] | None = None
         self._together = Together("nccl" if self.on_gpu else "gloo", self.torch.cuda.device_count)
+        self._staging = Staging(self.torch)
         self._pool = ThreadPoolExecutor(max(2, min(16, thread_count())), thread_name_prefix="digest")
         self._timeline = Timeline()  # of what is being prepared or run now
 
@@ -86,11 +88,11 @@ class TorchBackend:
         return calls_of(self)
 
     def healthy(self) -> bool:
-        """Whether the GPU still answers."""
+        """Whether the GPU still answers. Nothing is allocated: a full memory is no loss."""
         if not self.on_gpu:
             return True
         try:
-            self.torch.cuda.synchronize()
+            self.torch.cuda.synchronize(self.device)
         except RuntimeError:
             return False
         return True
@@ -251,7 +253,8 @@ class TorchBackend:
             return self._pool.submit(lambda: integers.numpy().view(storage))
         size = integers.numel() * integers.element_size()
         with self._timeline.stage("pin", size):
-            host = self.torch.empty(integers.shape, dtype=integers.dtype, pin_memory=True)
+            buffer = self._staging.take(size)
+            host = buffer[:size].view(integers.dtype).view(integers.shape)
         with self._stage("to_host", size):
             host.copy_(integers, non_blocking=True)
         event = self.torch.cuda.Event()
@@ -261,8 +264,7 @@ class TorchBackend:
             event.synchronize()
             keep = integers  # alive until the copy is done
             del keep
-            found: Codes = host.numpy().view(storage)
-            return found
+            return self._staging.lend(buffer, size).view(storage).reshape(integers.shape)
 
         return self._pool.submit(wait)
 

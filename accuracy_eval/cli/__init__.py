@@ -133,4 +133,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     """Entry point of the command `accuracy-eval`."""
-    sys.exit(run())
+    from accuracy_eval.leaving import leave
+
+    leave(run())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 import click
@@ -152,17 +153,20 @@ def _opened(device: str, encoding: Literal["ocp", "fnuz"], workers: int | Litera
     given = [f"--{name}" for name in ("address", "on") if options[name] is not None]
     if given:
         raise click.UsageError(f"{' and '.join(given)} belong{'s' if len(given) == 1 else ''} to --engine ray")
+    from accuracy_eval.dump.workers import Crew
+
+    crew_of = partial(Crew, encoding=encoding, plugins=options["plugins"], limit_s=options["case_limit"])
     if workers is None:
         from accuracy_eval.backends.open import open_backend
+        from accuracy_eval.dump.running import Here
 
         with contextlib.closing(open_backend(device, encoding)) as backend:
-            yield backend
+            yield Here(backend, rescue=partial(crew_of, backend.name, 1))
         return
-    from accuracy_eval.dump.workers import Crew
     from accuracy_eval.engine.seats import most_workers
 
     count = most_workers(device) if workers == "all" else workers
-    with Crew(device, count, encoding=encoding, plugins=options["plugins"], limit_s=options["case_limit"]) as crew:
+    with crew_of(device, count) as crew:
         yield crew
 
 
@@ -205,6 +209,7 @@ def summary_text(summary: Any, device: str) -> str:
     lines += [f"  error {text}" for text in summary.errors[:10]]
     if len(summary.errors) > 10:
         lines.append(f"  … and {len(summary.errors) - 10} more errors; accuracy-eval inspect {summary.path}")
+    lines += [f"  lost the device: {name}; a fresh process ran the cases after it" for name in summary.lost[:10]]
     lines += [f"  wrong {text}" for text in summary.wrong[:10]]
     if len(summary.wrong) > 10:
         lines.append(f"  … and {len(summary.wrong) - 10} more wrong runs")

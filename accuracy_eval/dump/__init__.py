@@ -10,16 +10,16 @@ import fcntl
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from accuracy_eval import store
 from accuracy_eval.backends.base import Backend
-from accuracy_eval.cases import Suite, case_id
+from accuracy_eval.cases import Suite
 from accuracy_eval.dump.choosing import EVERY, chosen, expected_names, registered_facts
-from accuracy_eval.dump.running import Here, Job, Settings
+from accuracy_eval.dump.running import Here, Job, Settings, unfinished
 from accuracy_eval.dump.workers import Crew
 from accuracy_eval.errors import FileError, UsageError, alike, counted
 from accuracy_eval.json_data import to_json
@@ -35,6 +35,7 @@ class DumpSummary:
 
     reasons   why cases are unsupported -> how many
     unnamed   op -> cases for which none of the named candidates is registered: they ran nothing
+    lost      what raised and left a device that answers no more calls; a fresh process ran the cases after it
     """
 
     path: Path
@@ -48,12 +49,13 @@ class DumpSummary:
     errors: list[str] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
     unnamed: dict[str, int] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
     time_s: float = 0.0
 
 
 def dump(
     suite: Suite,
-    backend: Backend | Crew,
+    backend: Backend | Here | Crew,
     out: str | Path,
     *,
     candidates: Sequence[str] = (),
@@ -97,7 +99,7 @@ def dump(
         "chosen": list(suite.chosen),
         "expected": [to_json(e) for e in suite.expected],
     }
-    place = backend if isinstance(backend, Crew) else Here(backend)
+    place = backend if isinstance(backend, Here | Crew) else Here(backend)
     info["candidates"] = registered_facts(suite.cases, place.candidates, candidates)
     provenance = place.platform()
     if certify and provenance.get("backend") != "torch":
@@ -112,7 +114,10 @@ def dump(
         store.unpack(out, parts)
     finished = store.intact(parts) if parts.exists() else set()
     if parts.exists() and store.part_files(parts) and not resume:
-        raise UsageError(f"{parts} holds {counted(len(finished), 'result')} of an unfinished dump; go on with --resume, or remove it")
+        raise UsageError(
+            f"{parts} holds {counted(len(finished), 'result')} of an unfinished dump; go on with --resume (and --workers 1 where a case "
+            "ended the process: it then costs itself alone), or remove it"
+        )
     if finished:
         _same_run(parts, info, provenance)
     try:
@@ -125,7 +130,7 @@ def dump(
         info["numerics"] = card["numerics"]
         provenance |= card["platform"]
     run = {**provenance, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    jobs = _left(work, finished)
+    jobs = unfinished(work, finished)
     total = sum(len(j.candidates) for j in work)
     summary = DumpSummary(out, resumed=total - sum(len(j.candidates) for j in jobs))
     summary.unnamed = dict(Counter(j.case.op for j in work if not j.candidates))
@@ -175,12 +180,6 @@ def _same_run(path: Path, info: dict[str, Any], provenance: dict[str, Any]) -> N
         )
 
 
-def _left(work: Sequence[Job], finished: Collection[tuple[str, str]]) -> list[Job]:
-    """What of the work is not finished."""
-    left = (Job(j.case, tuple(n for n in j.candidates if (case_id(j.case), n) not in finished)) for j in work)
-    return [j for j in left if j.candidates]
-
-
 def _check_names(work: Sequence[Job], names: Sequence[str], registered: Mapping[str, Mapping[str, Any]]) -> None:
     missing = set(names) - {n for j in work for n in j.candidates} - {EVERY}
     if missing:
@@ -201,6 +200,8 @@ def _count(summary: DumpSummary, record: CaseRecord) -> None:
         summary.errors.append(f"{record.id} ({record.candidate}): {record.reason}")
     name = record.id if record.candidate == "default" else f"{record.id} ({record.candidate})"
     summary.wrong += [f"{name}: {wrong_product(run)}" for run in record.notes.get("certificate", {}).get("wrong", ())]
+    if "device_lost" in record.notes:
+        summary.lost.append(name)
     if "never_written" in record.notes:
         summary.never_written.append(name)
     elif any(n > 1 for n in record.distinct.values()):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition
@@ -22,8 +22,9 @@ from accuracy_eval.backends.states import named
 from accuracy_eval.cases import case_id
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump.choosing import Known, known
-from accuracy_eval.errors import UnsupportedCase, described
+from accuracy_eval.errors import EngineError, UnsupportedCase, described
 from accuracy_eval.formats import get_format
+from accuracy_eval.leaving import keep
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case, CaseRecord, TensorRecord
 from accuracy_eval.timeline import Timeline
@@ -70,11 +71,20 @@ class Place(Protocol):
         """A record for each candidate of each job, as they are written; in any order."""
 
 
-class Here:
-    """Jobs one after the other on a backend of this process."""
+def unfinished(jobs: Sequence[Job], finished: Collection[tuple[str, str]]) -> list[Job]:
+    """What of the jobs is not among the finished (case, candidate)."""
+    left = (Job(j.case, tuple(n for n in j.candidates if (case_id(j.case), n) not in finished)) for j in jobs)
+    return [j for j in left if j.candidates]
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
+
+class Here:
+    """Jobs one after the other on a backend of this process.
+
+    rescue  makes the place that goes on when the device answers no more calls; without it EngineError says how to
+    """
+
+    def __init__(self, backend: Backend, rescue: Callable[[], AbstractContextManager[Place]] | None = None) -> None:
+        self.backend, self._rescue = backend, rescue
 
     def platform(self) -> dict[str, Any]:
         return self.backend.platform()
@@ -86,14 +96,43 @@ class Here:
         return numerics(self.backend)
 
     def run(self, jobs: Sequence[Job], settings: Settings) -> Iterator[CaseRecord]:
+        finished: set[tuple[str, str]] = set()
+        for record in self._here(jobs, settings):
+            finished.add((record.id, record.candidate))
+            yield record
+        left = unfinished(jobs, finished)
+        if not left:
+            return
+        kept = (
+            f"what was done is kept in {settings.parts}, where the case that raised has its reason; go on in a new process with "
+            "dump --resume --workers 1, where a lost device costs its case alone"
+        )
+        if self._rescue is None:
+            raise EngineError(f"{self.backend.name} answers every call of this process with an earlier error; {kept}")
+        try:
+            with self._rescue() as place:
+                yield from place.run(left, settings)
+        except EngineError as error:
+            error.add_note(kept)
+            raise
+
+    def _here(self, jobs: Sequence[Job], settings: Settings) -> Iterator[CaseRecord]:
+        """Records until all is done or the device is lost."""
         with Runner(self.backend).open() as runner:
-            written: list[Future[CaseRecord]] = []
+            written: list[Future[CaseRecord | None]] = []
             for job in jobs:
                 for future in runner.begin(job, settings):
                     written.append(future)
                     while written and written[0].done():
-                        yield written.pop(0).result()
-            yield from (f.result() for f in written)
+                        yield from _there(written.pop(0))
+            for future in written:
+                yield from _there(future)
+
+
+def _there(written: Future[CaseRecord | None]) -> Iterator[CaseRecord]:
+    record = written.result()
+    if record is not None:
+        yield record
 
 
 def numerics(backend: Backend) -> dict[str, Any]:
@@ -103,10 +142,14 @@ def numerics(backend: Backend) -> dict[str, Any]:
 
 
 class Runner:
-    """Runs jobs on a backend; what it returns is written by threads. Use `open` as a context manager."""
+    """Runs jobs on a backend; what it returns is written by threads. Use `open` as a context manager.
+
+    lost  the device answers no more calls: nothing is run any more, and results that were still there have no record
+    """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.lost = False
         self._budget = _Budget(in_flight_bytes())
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="write")
 
@@ -115,14 +158,21 @@ class Runner:
         with self._writers:
             yield self
 
-    def begin(self, job: Job, settings: Settings) -> Iterator[Future[CaseRecord]]:
-        """Run each candidate of a job; the record of each, ready when its part is on the disk. What a device raises is in the record."""
+    def begin(self, job: Job, settings: Settings) -> Iterator[Future[CaseRecord | None]]:
+        """Run each candidate of a job; the record of each, ready when its part is on the disk. What a device raises is in the record.
+
+        The candidate that loses the device is the last to run. None is the record of results that were lost with it: those are to be
+        run again, elsewhere.
+        """
+        if self.lost:
+            return
         prepared: Prepared | None = None
         failure: Exception | None = None
         try:
             prepared = self.backend.prepare(job.case)
         except Exception as error:  # noqa: BLE001  whatever a device raises is recorded with its case
             failure = error
+        lost = self._loses_the_device(failure)  # then every candidate has that failure
         for candidate in named(self.backend.candidates(job.case.op), job.candidates):
             began, started = time.time(), time.monotonic()
             outcome: Outcome | None = None
@@ -134,39 +184,59 @@ class Runner:
                     )
                 except Exception as error:  # noqa: BLE001  as above
                     failure = error
-            # not the tensors: those would hold device memory until written
-            sources, inputs = (prepared.sources, prepared.inputs) if prepared else ((), ())
+                    lost = self._loses_the_device(error)
+            # not the tensors: those would hold device memory until written; nor operands that may be on a lost device still
+            sources, inputs = (prepared.sources, prepared.inputs) if prepared and not lost else ((), ())
             timeline = Timeline(prepared.timeline, outcome.timeline) if prepared and outcome else Timeline()
             size = _size((*sources, *inputs), outcome)
             self._budget.take(size)
             times = {"seat": settings.seat, "began": round(began, 3), "run_s": round(time.monotonic() - started, 6)}
-            written = _Written(job.case, candidate, sources, inputs, outcome, failure, size, times, timeline)
+            written = _Written(job.case, candidate, sources, inputs, outcome, failure, size, times, timeline, lost)
             yield self._writers.submit(self._write, written, settings)
+            if lost and prepared is not None:
+                keep(prepared)
+                return
 
-    def _write(self, w: _Written, settings: Settings) -> CaseRecord:
-        """The case's record and arrays into a part file."""
+    def _loses_the_device(self, failure: Exception | None) -> bool:
+        """Whether the device answers no more calls since it raised that; what it holds is kept then."""
+        if failure is None or isinstance(failure, UnsupportedCase) or self.backend.healthy():
+            return False
+        self.lost = True
+        keep(self.backend, failure)
+        return True
+
+    def _write(self, w: _Written, settings: Settings) -> CaseRecord | None:
+        """The case's record and arrays into a part file; None when the device was lost before they were on the host."""
         try:
-            arrays: dict[str, NDArray[Any]] = {}
-            tensors: list[TensorRecord] = []
-            for role, found in (("source", w.sources), ("input", w.inputs)):
-                tensors += [TensorRecord(s.name, role, s.format, s.shape, s.sha256.result()) for s in found]
-            if (
-                settings.store_inputs
-            ):  # under a recipe what was multiplied: an unquantised operand follows from the case, its codes need a quantiser
-                arrays.update({s.name: s.codes() for s in w.inputs or w.sources})
-            for r in w.outcome.results if w.outcome else ():
-                for number, future in enumerate(r.codes, 1):
-                    name = r.name if number == 1 else f"{r.name}#{number}"
-                    codes = arrays[name] = future.result()
-                    with w.timeline.stage("digest_output", codes.nbytes):
-                        digest = sha256_codes(codes)
-                    tensors.append(TensorRecord(name, "output", r.format, r.shape, digest))
-            record = w.record(tuple(tensors))
-            times = {**w.times, "stages": w.timeline.stages(since=w.times["began"])}
+            try:
+                arrays, tensors, stages = self._read(w, settings.store_inputs)
+            except RuntimeError as error:  # what torch raises
+                if self._loses_the_device(error):
+                    return None
+                raise
+            record = w.record(tensors)
+            times = {**w.times, "stages": stages}
             store.write_part(settings.parts, record, arrays, info=settings.info, platform=settings.run, times=times)
             return record
         finally:
             self._budget.give(w.size)
+
+    def _read(self, w: _Written, store_inputs: bool) -> tuple[dict[str, NDArray[Any]], tuple[TensorRecord, ...], dict[str, Any]]:
+        """Arrays to store, records of all tensors, and the case's times by stage: all that is waited for."""
+        arrays: dict[str, NDArray[Any]] = {}
+        tensors: list[TensorRecord] = []
+        for role, found in (("source", w.sources), ("input", w.inputs)):
+            tensors += [TensorRecord(s.name, role, s.format, s.shape, s.sha256.result()) for s in found]
+        if store_inputs:  # under a recipe what was multiplied: an unquantised operand follows from the case, its codes need a quantiser
+            arrays.update({s.name: s.codes() for s in w.inputs or w.sources})
+        for r in w.outcome.results if w.outcome else ():
+            for number, future in enumerate(r.codes, 1):
+                name = r.name if number == 1 else f"{r.name}#{number}"
+                codes = arrays[name] = future.result()
+                with w.timeline.stage("digest_output", codes.nbytes):
+                    digest = sha256_codes(codes)
+                tensors.append(TensorRecord(name, "output", r.format, r.shape, digest))
+        return arrays, tuple(tensors), w.timeline.stages(since=w.times["began"])
 
 
 @dataclass(frozen=True)
@@ -182,6 +252,7 @@ class _Written:
     size: int
     times: Mapping[str, Any]
     timeline: Timeline
+    lost: bool
 
     def record(self, tensors: tuple[TensorRecord, ...]) -> CaseRecord:
         results = self.outcome.results if self.outcome else ()
@@ -189,6 +260,8 @@ class _Written:
         unwritten = {r.name: r.never_written for r in results if r.never_written}
         if unwritten:
             notes["never_written"] = unwritten
+        if self.lost:
+            notes["device_lost"] = True
         status = "done" if self.outcome else ("unsupported" if isinstance(self.failure, UnsupportedCase) else "error")
         reason = "" if self.failure is None else described(self.failure)
         return CaseRecord(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from accuracy_eval.backends.open import open_backend
 from accuracy_eval.cases import case_id
 from accuracy_eval.dump.choosing import Known, known
 from accuracy_eval.dump.planning import flop
-from accuracy_eval.dump.running import Job, Runner, Settings, numerics
+from accuracy_eval.dump.running import Job, Runner, Settings, numerics, unfinished
 from accuracy_eval.engine.local import LocalPool
 from accuracy_eval.engine.ray import Cluster, RayPool
 from accuracy_eval.engine.seats import seats_for
@@ -29,6 +30,7 @@ from accuracy_eval.errors import EngineError
 from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.records import Case, CaseRecord
 
+PATIENCE = 3  # times the device may be lost before the results of a case that raised nothing are on the host
 CASE_LIMIT_S = 900.0  # without a sign of life: a minute a case is long, a first compilation of a kernel is longer
 
 
@@ -115,6 +117,7 @@ class Crew:
     def run(self, jobs: Sequence[Job], settings: Settings) -> Iterator[CaseRecord]:
         settings = dataclasses.replace(settings, parts=settings.parts.absolute())  # a worker may have another working directory
         left = list(jobs)
+        unread: Counter[Job] = Counter()
         while left:
             # longest first: what is left at the end, when workers run out of work, is short
             ordered = sorted(left, key=lambda job: flop(job.case), reverse=True)
@@ -126,12 +129,24 @@ class Crew:
                     for record in event.value:
                         _check_seen(settings.parts / store.part_name(record.id, record.candidate), event.seat)
                         yield record
+                    # the device was lost before these were run, or before they were on the host
+                    others = unfinished([ordered[event.task]], {(r.id, r.candidate) for r in event.value})
+                    unread.update(others)
+                    for job in others:
+                        if unread[job] < PATIENCE:
+                            left.append(job)
+                            continue
+                        reason = f"the device was lost {PATIENCE} times before the results were on the host"
+                        records, after = self._lost(job, settings, f"{event.seat}: {reason}")
+                        yield from records
+                        left += after
                 else:
-                    records, others = self._lost(ordered[event.task], settings, event)
+                    reason = f"{event.seat}: {event.reason}" if event.seat else event.reason
+                    records, others = self._lost(ordered[event.task], settings, reason)
                     yield from records
                     left += others
 
-    def _lost(self, job: Job, settings: Settings, event: Lost) -> tuple[list[CaseRecord], list[Job]]:
+    def _lost(self, job: Job, settings: Settings, reason: str) -> tuple[list[CaseRecord], list[Job]]:
         """Records of the candidates that were finished and of the one that was running, and a job of those after it."""
         ident = case_id(job.case)
         records: list[CaseRecord] = []
@@ -140,7 +155,6 @@ class Crew:
             if path.exists():
                 records += store.Dump.open(path).records
                 continue
-            reason = f"{event.seat}: {event.reason}" if event.seat else event.reason
             contract = get_op(job.case.op).contract(job.case)
             record = CaseRecord(ident, job.case, name, "error", reason, (), contract, 0, {}, {})
             store.write_part(settings.parts, record, {}, info=settings.info, platform=settings.run)
@@ -184,7 +198,7 @@ class _DumpWorker:
             if len(written) < len(job.candidates):
                 wait([future])  # the next candidate may end this process, and should take nothing with it
         _when_all(written, done)
-        if not self._backend.healthy():
+        if self._runner.lost:
             raise Broken(f"{self._seat.name} answers every call with an earlier error")
 
     def close(self) -> None:
@@ -199,21 +213,21 @@ def _or_error(make: partial[Any]) -> Any:
         return error
 
 
-def _when_all(futures: Sequence[Future[CaseRecord]], done: Done) -> None:
-    """Call done with the records once all are there, or with the first exception."""
+def _when_all(futures: Sequence[Future[CaseRecord | None]], done: Done) -> None:
+    """Call done with the records there are once all are written, or with the first exception."""
     if not futures:
         done([])
         return
     lock, left = Lock(), len(futures)
 
-    def one(_: Future[CaseRecord]) -> None:  # runs in the writer's thread that completes it
+    def one(_: Future[CaseRecord | None]) -> None:  # runs in the writer's thread that completes it
         nonlocal left
         with lock:
             left -= 1
             last = left == 0
         if last:
             errors = [e for f in futures if (e := f.exception())]
-            done(errors[0] if errors else [f.result() for f in futures])
+            done(errors[0] if errors else [r for f in futures if (r := f.result())])
 
     for f in futures:
         f.add_done_callback(one)

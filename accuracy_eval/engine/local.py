@@ -20,6 +20,7 @@ from typing import Any
 from accuracy_eval.engine.dealing import AHEAD, Pool, Waiting
 from accuracy_eval.engine.work import Broken, Event, Finished, Seat, Start
 from accuracy_eval.errors import EngineError, described
+from accuracy_eval.leaving import leave
 
 START_S = 180.0  # until a worker must have said hello: importing a framework from a cold disk takes a minute
 CLOSE_S = 60.0  # until workers that have nothing left to do must have ended
@@ -223,5 +224,5 @@ def _serve(conn: Connection, start: Start, seat: Seat) -> None:
     except Broken as error:
         say("failed", str(error))
         worker.close()
-        raise SystemExit(1) from None
+        leave(1)
     worker.close()

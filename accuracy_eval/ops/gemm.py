@@ -12,14 +12,13 @@ from accuracy_eval.contracts import default_contract
 from accuracy_eval.cpu_ref.gemm import gradient, panels
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.cpu_ref.overflow import Overflows, product_overflows, taken_as_right
-from accuracy_eval.errors import UnsupportedCase
+from accuracy_eval.errors import UnsupportedCase, first_sentence
 from accuracy_eval.formats import get_family
 from accuracy_eval.inputs.exact import integer_codes
 from accuracy_eval.ops import quantised, relations
 from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.operands import coded_companion, exact_companion
 from accuracy_eval.ops.panels import of_product
-from accuracy_eval.ops.scaled import first_sentence
 from accuracy_eval.ops.spec import (
     Encoding,
     Exempt,

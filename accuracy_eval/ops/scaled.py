@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from accuracy_eval.errors import UnsupportedCase
+from accuracy_eval.errors import UnsupportedCase, first_sentence
 from accuracy_eval.formats import Format
 from accuracy_eval.quantize import Recipe, swizzle_scales
 
@@ -23,12 +23,6 @@ _REFUSALS = re.compile(
     r"|(?:must|to) be divisible by|(?:must|should) be multiples? of|could not find valid hipblaslt solution|Could not run"
     r"|Expected b\.dtype|Expected mat2 to be transposed|Expected mat_[ab] to be|Cannot convert ScalarType|does not support"
 )
-
-
-def first_sentence(error: Exception) -> str:
-    """The first sentence of a library's message: what follows is often a page of dispatcher tables."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0].split(". ")[0][:300]
 
 
 @contextmanager

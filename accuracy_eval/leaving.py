@@ -1,0 +1,28 @@
+"""How a process ends that used a GPU which answers no more calls: its objects are kept, and no destructor of theirs runs.
+
+Destructors of a GPU framework call the device. One that has been lost answers with an error, the destructor throws, and C++ ends the
+process by abort: in the middle of other work, or at its end, in place of its exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NoReturn
+
+_KEPT: list[Any] = []
+
+
+def keep(*objects: Any) -> None:
+    """Hold objects of a lost device until the process is gone."""
+    _KEPT.extend(objects)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process: by `sys.exit`, or at once, after what was written is out, when there are objects of a lost device."""
+    if not _KEPT:
+        sys.exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        if not stream.closed:
+            stream.flush()
+    os._exit(code)
