@@ -10,7 +10,6 @@
     ├── InputMismatch         two sides were computed from different inputs
     ├── NothingJudged         no case in common, or every case was skipped
     ├── UnsupportedCase       a backend or candidate cannot run the case; recorded, never fatal
-    ├── NeverVisited          an expected candidate did not run
     ├── HostNotReady          hosts of a fleet cannot take part or did not finish; the message lists each with what to do
     ├── MissingDependency     an optional package is needed for this; the message says which extra
     ├── EngineError           worker processes or a cluster could not be started or were lost
@@ -70,10 +69,6 @@ class NothingJudged(AccuracyEvalError):
 
 class UnsupportedCase(AccuracyEvalError):
     """A backend or candidate cannot run the case. Recorded with its reason, never fatal to a run."""
-
-
-class NeverVisited(AccuracyEvalError):
-    """An expected candidate did not run."""
 
 
 class HostNotReady(AccuracyEvalError):

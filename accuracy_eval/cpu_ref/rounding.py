@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.cpu_ref import wide
 from accuracy_eval.cpu_ref.gemm import Panel
-from accuracy_eval.cpu_ref.operands import BLOCK_ELEMENTS, Gemm, Operand
+from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.cpu_ref.pairs import two_prod, two_sum
 from accuracy_eval.formats import Codes, Overflow, Values, decode, encode, get_format
 from accuracy_eval.jit import kernel
@@ -185,32 +185,3 @@ def round_exact(value: Fraction | float, out_format: str, *, overflow: Overflow 
     # only the sign of the rest matters to rounding to odd; a quarter of an ulp stands for it
     step = math.copysign(math.ulp(near) / 4, rest) if rest else 0.0
     return int(encode(to_odd(np.array([near]), np.array([step])), out_format, overflow=overflow)[0])
-
-
-def is_exact(problem: Gemm) -> bool:
-    """Whether float64 sums of this product are exact in any order on any host: all products are multiples of 2^q and
-    Σ|a·b| < 2^(q+53), by row and column norms. False also where only the certificate fails, and for NaN or Inf operands."""
-    if not (np.isfinite(problem.a_norms).all() and np.isfinite(problem.b_norms).all()):
-        return False
-    left, right = _lowest_bit(problem.left), _lowest_bit(problem.right)
-    if left is None or right is None:
-        return True  # one operand is all zeros
-    largest = float(problem.a_norms.max(initial=0.0)) * float(problem.b_norms.max(initial=0.0)) * (1 + 2.0**-30)
-    return bool(math.isfinite(largest) and largest < math.ldexp(1.0, left + right + 53))
-
-
-def _lowest_bit(operand: Operand) -> int | None:
-    """Exponent of the lowest set bit of any finite nonzero value of the operand; None where there is none."""
-    lowest: int | None = None
-    step = max(1, BLOCK_ELEMENTS // max(1, operand.shape[1]))
-    for i in range(0, operand.shape[0], step):
-        values = operand.values(slice(i, i + step), slice(0, operand.shape[1]))
-        values = values[np.isfinite(values) & (values != 0)]
-        if not values.size:
-            continue
-        mantissa, exponent = np.frexp(values)
-        whole = (mantissa * 2.0**53).astype(np.int64)
-        bit = np.frexp((whole & -whole).astype(np.float64))[1] - 1 + exponent - 53
-        here = int(bit.min())
-        lowest = here if lowest is None else min(lowest, here)
-    return lowest

@@ -55,7 +55,6 @@ class Facts:
 
     device: str
     python: str
-    free_bytes: int | None
 
 
 class Member:
@@ -121,7 +120,7 @@ class Member:
             raise self._refusal(
                 f"{self._folder()} has {free} bytes free, the dump may need {needed_bytes}; make room or set another folder"
             )
-        return Facts(facts["device"], facts["python"], free)
+        return Facts(facts["device"], facts["python"])
 
     def forget(self) -> None:
         """Remove what earlier runs left of this dump."""

@@ -36,17 +36,11 @@ def normal_table() -> NDArray[np.int32]:
 
 
 def normal_entry(u: int) -> int:
-    """q[u] from its definition, by mpmath at 40 digits: no entry is closer than 1.8e-5 to a rounding midpoint."""
+    """q[u] of the package data from its definition, by mpmath at 40 digits: no entry is closer than 1.8e-5 to a rounding midpoint."""
     import mpmath
 
     with mpmath.workdps(40):
         return int(mpmath.nint(mpmath.erfinv(mpmath.mpf(2 * u + 1) / 65536 - 1) * mpmath.sqrt(2) * 2**20))
-
-
-def build_normal_table() -> NDArray[np.int32]:
-    """The whole table from its definition (about 10 s): how the package data was made, once."""
-    upper = np.array([normal_entry(u) for u in range(32768, 65536)], np.int32)
-    return np.concatenate([-upper[::-1], upper])
 
 
 @cache

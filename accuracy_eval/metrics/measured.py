@@ -70,10 +70,6 @@ class Classes:
     def nan_sets_equal(self) -> bool:
         return self.nan_actual_only == 0 and self.nan_expected_only == 0
 
-    @property
-    def inf_sets_equal(self) -> bool:
-        return self.inf_actual_only == 0 and self.inf_expected_only == 0
-
 
 @dataclass(frozen=True)
 class Range:
@@ -118,14 +114,6 @@ class Measured:
     def element(self, index: tuple[int, ...]) -> WorstElement | None:
         """The element at an index that some metric gives; None for any other."""
         return next((e for e in (*self.worst, *self.worst_ulp, *self.extremes) if e.index == index), None)
-
-    @property
-    def row_nsr(self) -> Values | None:
-        return None if self.rows is None else self.rows.nsr
-
-    @property
-    def col_nsr(self) -> Values | None:
-        return None if self.cols is None else self.cols.nsr
 
     @property
     def constant(self) -> bool:

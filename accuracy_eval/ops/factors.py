@@ -8,7 +8,7 @@ codes either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,6 @@ FACTORS: dict[str, Factor] = {
     )
 }
 PRODUCTS = {"d": ("a", "b"), "da": ("grad_d", "b_t"), "db": ("grad_d_t", "a_t")}
-QuantiseFactor = Callable[[Factor, Mapping[str, Coded]], Quantised]
 
 
 def product_names(direction: str) -> tuple[str, ...]:

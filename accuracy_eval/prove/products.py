@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +13,7 @@ from accuracy_eval.formats import Codes, Values, concrete, decode, encode
 from accuracy_eval.inputs.exact import integer_codes
 from accuracy_eval.ops.gemm import FORMATS as PLAIN_FORMATS
 from accuracy_eval.ops.operands import exact_companion, random_codes
+from accuracy_eval.ops.panels import of_product
 from accuracy_eval.ops.spec import Operand as OpOperand
 from accuracy_eval.ops.spec import Output, Panel, Reference
 from accuracy_eval.prove.arithmetic import Unit, float32_sums
@@ -63,7 +63,6 @@ class Problem:
     a_scale: Values | None
     b_scale: Values | None
     a_codes: Coded
-    b_codes: Coded
     reference: Reference
 
     @cached_property
@@ -118,24 +117,17 @@ def problem(column: Column, k: int, *, lane: str = "random", input_class: str = 
         codes = integer_codes(exact.d(), output.format, exact.unit)
         reference = Reference("codes", output.format, (M, N), contract, lambda: iter((Panel(0, codes),)))
     else:
-        parts = [Panel(p.first_row, p.values, p.budget, p.typical) for p in panels(gemm, contract=contract, out_format=output.format)]
-        reference = Reference(
-            "values", output.format, (M, N), contract, lambda: iter(parts), unquantised=None if plain is None else lambda: _plain(plain)
-        )
+        parts = list(of_product(panels(gemm, contract=contract, out_format=output.format)))
+        before = None if plain is None else (lambda: of_product(panels(plain)))
+        reference = Reference("values", output.format, (M, N), contract, lambda: iter(parts), unquantised=before)
 
     def grid(x: Operand) -> Values | None:
         return x.scale_of() if column.recipe else None
 
     return Problem(
         column, case, output, contract, decode(coded["a"].codes, coded["a"].format), decode(coded["b"].codes, coded["b"].format),
-        grid(gemm.left), grid(gemm.right), coded["a"], coded["b"], reference,
+        grid(gemm.left), grid(gemm.right), coded["a"], reference,
     )  # fmt: skip
-
-
-def _plain(gemm: Gemm) -> Iterator[Panel]:
-    """The product of the operands before they were quantised."""
-    for p in panels(gemm):
-        yield Panel(p.first_row, p.values)
 
 
 def lanes(column: Column) -> tuple[str, ...]:
