@@ -19,6 +19,7 @@ from typing import Any
 from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.metrics.registry import KNOWN, allclose_name
 from accuracy_eval.records import ERRORS, GateInfo, GateResult
+from accuracy_eval.toml_data import check_table, read_toml
 
 COMPARISONS = {
     "<=": operator.le,
@@ -29,7 +30,11 @@ COMPARISONS = {
 }  # fmt: skip
 FACTS = ("op", "family", "format", "out_format", "recipe", "quantised", "lane", "input", "direction", "tensor", "exact", "contract",
          "long_rows", "long_columns", "large_tiles")  # fmt: skip
-_GATE_KEYS = ("name", "metric", "comparison", "limit", "source", "applies", "rtol", "atol", "round_expected", "error")
+_PROFILE_KINDS = {"name": "text", "description": "text", "extends": "text", "gate": "tables"}
+_GATE_KINDS = {
+    "name": "text", "metric": "text", "comparison": "text", "limit": "number", "source": "text", "applies": "table", "rtol": "number",
+    "atol": "number", "round_expected": "flag", "error": "text",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,60 +128,64 @@ def builtin_profiles() -> tuple[str, ...]:
 @cache
 def load_profile(name: str) -> Profile:
     """A built-in profile by name, or a user's by path (ending in .toml). UsageError names the gate and key at fault."""
+    return _load(name, ())
+
+
+def _load(name: str, extending: tuple[str, ...]) -> Profile:
     if name.endswith(".toml"):
-        try:
-            text = Path(name).read_text("utf-8")
-        except OSError as error:
-            raise UsageError(f"gates profile {name}: {error.strerror}") from error
-    elif name in builtin_profiles():
-        text = (resources.files("accuracy_eval") / "profiles" / f"{name}.toml").read_text("utf-8")
-    else:
+        return parse_profile(read_toml(name, "gates profile"), name, extending)
+    if name not in builtin_profiles():
         raise unknown("gates profile", name, [*builtin_profiles(), "a path ending in .toml"])
-    try:
-        return parse_profile(tomllib.loads(text), name)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"gates profile {name}: not TOML: {error}") from error
+    text = (resources.files("accuracy_eval") / "profiles" / f"{name}.toml").read_text("utf-8")
+    return parse_profile(tomllib.loads(text), name, extending)
 
 
-def parse_profile(data: Mapping[str, Any], label: str) -> Profile:
+def parse_profile(data: Mapping[str, Any], label: str, extending: tuple[str, ...] = ()) -> Profile:
     """The profile a TOML document describes: name, description, and [[gate]] tables with metric, comparison, limit, source, applies.
 
-    `extends = "default"` takes that profile's gates first; a gate of the same name replaces it and must state `reason` in its source.
+    `extends = "default"` takes that profile's gates first; a gate of the same name replaces it.
+    extending  the profiles that this one is read for, outermost first
     """
-    for key in data:
-        if key not in ("name", "description", "extends", "gate"):
-            raise unknown(f"key in gates profile {label}:", key, ("name", "description", "extends", "gate"))
-    gates = {g.name: g for g in load_profile(str(data["extends"])).gates} if "extends" in data else {}
+    where = f"gates profile {label}"
+    check_table(data, _PROFILE_KINDS, where)
+    gates: dict[str, Gate] = {}
+    if "extends" in data:
+        if data["extends"] in (*extending, label):
+            raise UsageError(f"{where}: extends {data['extends']!r}, which extends this one; start from another profile")
+        gates = {g.name: g for g in _load(data["extends"], (*extending, label)).gates}
     stated: set[str] = set()
     for row in data.get("gate", []):
-        where = f"gates profile {label}, gate {row.get('name', '(unnamed)')}"
-        for key in row:
-            if key not in _GATE_KEYS:
-                raise unknown(f"key in {where}:", key, _GATE_KEYS)
-        for key in ("name", "metric", "source"):
-            if not row.get(key):
-                raise UsageError(f"{where}: {key} is missing; every gate names itself, its metric and the source of its limit")
-        if row["name"] in stated:
-            raise UsageError(f"{where}: a second gate of that name in one file would replace the first; give it another name")
-        stated.add(row["name"])
-        if row["metric"] != "allclose_violations" and row["metric"] not in KNOWN:
-            raise unknown(f"metric in {where}:", row["metric"], [*KNOWN, "allclose_violations"], listed="metrics")
-        comparison = row.get("comparison", "<=")
-        if comparison not in COMPARISONS:
-            raise unknown(f"comparison in {where}:", comparison, COMPARISONS)
-        if row.get("error", "") not in ("", *ERRORS):
-            raise unknown(f"error in {where}:", row["error"], ERRORS)
-        applies = row.get("applies", {})
-        for fact in applies:
-            if fact not in FACTS:
-                raise unknown(f"fact in {where}:", fact, FACTS)
-        gates[row["name"]] = Gate(
-            row["name"], row["metric"], comparison, float(row.get("limit", 0)), row["source"],
-            {fact: tuple(v if isinstance(v, list) else [v]) for fact, v in applies.items()},
-            float(row.get("rtol", 0)), float(row.get("atol", 0)), bool(row.get("round_expected", False)),
-            str(row.get("error", "")),
-        )  # fmt: skip
+        gate = _gate(row, f"{where}, gate {row.get('name', '(unnamed)')}")
+        if gate.name in stated:
+            raise UsageError(
+                f"{where}, gate {gate.name}: a second gate of that name in one file would replace the first; give it another name"
+            )
+        stated.add(gate.name)
+        gates[gate.name] = gate
     if not gates:
-        raise UsageError(f"gates profile {label} holds no gates; expected [[gate]] tables")
+        raise UsageError(f"{where} holds no gates; expected [[gate]] tables")
     file = label if label.endswith(".toml") else ""
-    return Profile(str(data.get("name", Path(label).stem)), str(data.get("description", "")), tuple(gates.values()), file)
+    return Profile(data.get("name", Path(label).stem), data.get("description", ""), tuple(gates.values()), file)
+
+
+def _gate(row: Mapping[str, Any], where: str) -> Gate:
+    """The gate of a [[gate]] table."""
+    check_table(row, _GATE_KINDS, where, required=("limit",))
+    for key in ("name", "metric", "source"):
+        if not row.get(key):
+            raise UsageError(f"{where}: {key} is missing; every gate names itself, its metric and the source of its limit")
+    metric, comparison, error, applies = row["metric"], row.get("comparison", "<="), row.get("error", ""), row.get("applies", {})
+    if metric != "allclose_violations" and metric not in KNOWN:
+        raise unknown(f"metric in {where}:", metric, [*KNOWN, "allclose_violations"], listed="metrics")
+    if comparison not in COMPARISONS:
+        raise unknown(f"comparison in {where}:", comparison, COMPARISONS)
+    if error not in ("", *ERRORS):
+        raise unknown(f"error in {where}:", error, ERRORS)
+    for fact in applies:
+        if fact not in FACTS:
+            raise unknown(f"fact in {where}:", fact, FACTS)
+    return Gate(
+        row["name"], metric, comparison, float(row["limit"]), row["source"],
+        {fact: tuple(v if isinstance(v, list) else [v]) for fact, v in applies.items()},
+        float(row.get("rtol", 0)), float(row.get("atol", 0)), row.get("round_expected", False), error,
+    )  # fmt: skip

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from accuracy_eval.cases import Expectation, expectations
 from accuracy_eval.errors import counted
 from accuracy_eval.records import CaseRecord
+from accuracy_eval.suite import Expectation, expectations
 
 
 @dataclass(frozen=True)

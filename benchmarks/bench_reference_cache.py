@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 from accuracy_eval.backends.open import open_backend
-from accuracy_eval.cases import Suite, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.json_data import to_json
+from accuracy_eval.suite import Suite
 
 
 def main() -> None:

@@ -19,13 +19,13 @@ from typing import Any
 
 import accuracy_eval as ae
 from accuracy_eval.backends.open import open_backend
-from accuracy_eval.cases import Suite, load_suite, parse_suite
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.ops import quantised
 from accuracy_eval.records import Case, Results, Side, TensorResult, Verdict
 from accuracy_eval.report import write_reports
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import Suite, load_suite, parse_suite
 
 FEWER = 5  # of the cases that differ in sizes alone, those kept
 FLOP = 1 << 34  # of the largest case kept

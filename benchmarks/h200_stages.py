@@ -26,13 +26,14 @@ import numpy as np
 from accuracy_eval import store
 from accuracy_eval.backends import torch_inputs
 from accuracy_eval.backends.open import open_backend
-from accuracy_eval.cases import Suite, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump import dump
 from accuracy_eval.ops.operands import operand_codes, random_codes
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case
 from accuracy_eval.store.building import sync
+from accuracy_eval.suite import Suite
 
 LEAST = 0.7  # of what the slowest stage reaches alone
 AGAIN = 3  # times each stage is done alone

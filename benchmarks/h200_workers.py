@@ -16,11 +16,11 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from accuracy_eval.cases import Suite, load_suite, parse_suite
 from accuracy_eval.dump import DumpSummary, dump
 from accuracy_eval.dump.planning import flop
 from accuracy_eval.dump.workers import Crew
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import Suite, load_suite, parse_suite
 
 WARM = {"name": "warm", "cases": [{"op": "gemm", "shape": "512x512x512", "format": ["bfloat16", "float32"], "seed": list(range(8))}]}
 

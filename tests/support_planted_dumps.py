@@ -15,7 +15,7 @@ from accuracy_eval.backends.base import Backend, Outcome, Prepared, Result
 from accuracy_eval.backends.candidates import Candidate
 from accuracy_eval.backends.model import ModelBackend
 from accuracy_eval.backends.reference import ReferenceBackend, ready
-from accuracy_eval.cases import Suite, case_id, make_case
+from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.cpu_ref.epilogue import Epilogue, epilogue_panels
 from accuracy_eval.cpu_ref.operands import Gemm
@@ -25,6 +25,7 @@ from accuracy_eval.ops.spec import Inputs
 from accuracy_eval.quantize import quantize
 from accuracy_eval.records import Case, Coded, Results
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import Suite
 
 Codes = NDArray[Any]
 Values = NDArray[np.float64]

@@ -14,7 +14,6 @@ from accuracy_eval.atlas import SWEEP, atlas
 from accuracy_eval.backends.base import Outcome
 from accuracy_eval.backends.model import ModelBackend
 from accuracy_eval.backends.reference import ReferenceBackend, ready
-from accuracy_eval.cases import parse_suite
 from accuracy_eval.cli import run
 from accuracy_eval.cpu_ref.special import rounded
 from accuracy_eval.cpu_ref.special_profile import profile
@@ -22,6 +21,7 @@ from accuracy_eval.dump import dump
 from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.json_data import to_json
+from accuracy_eval.suite import parse_suite
 
 CODES = np.arange(1 << 16, dtype=np.uint16)
 SUITE = parse_suite(

@@ -9,7 +9,7 @@ import torch
 
 from accuracy_eval.backends import attentions
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, make_case, parse_case, parse_suite
+from accuracy_eval.cases import case_id, make_case, parse_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import UnsupportedCase, UsageError
@@ -22,6 +22,7 @@ from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.records import Coded, Verdict
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import parse_suite
 
 SHAPES = {"square": (2, 4, 4, 40, 40, 32), "grouped": (1, 6, 2, 24, 24, 16), "rectangular": (1, 2, 2, 24, 56, 64)}
 FORMS = [

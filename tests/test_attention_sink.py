@@ -10,7 +10,7 @@ from support_ops import Known, codes_of
 
 from accuracy_eval.backends import attentions
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, make_case, parse_case, parse_suite
+from accuracy_eval.cases import case_id, make_case, parse_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.cpu_ref.attention import Attention, backward, forward
 from accuracy_eval.dump import dump
@@ -20,6 +20,7 @@ from accuracy_eval.inputs import INPUT_CLASSES
 from accuracy_eval.ops.attention import scale_of
 from accuracy_eval.records import Verdict
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import parse_suite
 
 every = pytest.mark.parametrize
 FORMS = [{"causal": True}, {"window": 8}, {"scale": 0.5}]

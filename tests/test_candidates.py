@@ -16,7 +16,7 @@ from accuracy_eval.backends.candidates import BUILT_IN, FEATURES, registered
 from accuracy_eval.backends.gemms import GEMMS, by_products
 from accuracy_eval.backends.states import STATES, in_state, off_alignment
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import expectations, make_case, parse_suite
+from accuracy_eval.cases import make_case
 from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
@@ -24,6 +24,7 @@ from accuracy_eval.errors import UsageError
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import CaseRecord, Verdict
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import expectations, parse_suite
 from accuracy_eval.visits import besides_default, states_text, unvisited, visits, visits_text
 
 
@@ -259,7 +260,7 @@ def test_a_suite_says_what_must_run_where():
     assert not rules[0].covers(case, "amd")
     assert not rules[0].covers(make_case("gemm", case.shape), "nvidia")
     assert expectations({"gemm": ["mine"]})[0].covers(case, "cpu")
-    with pytest.raises(UsageError, match="unknown key of an expectation 'platform'"):
+    with pytest.raises(UsageError, match="unknown key in an expectation: 'platform'"):
         expectations([{"op": "gemm", "platform": "cuda"}])
 
 

@@ -12,10 +12,11 @@ from accuracy_eval.backends import candidates
 from accuracy_eval.backends.certificates import Certificate, certifiable
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, load_suite, make_case
+from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.cli import run
 from accuracy_eval.records import Case
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import load_suite
 
 pytestmark = pytest.mark.torch
 PLUGIN = str(Path(__file__).parent / "support_faulty_gemm.py")

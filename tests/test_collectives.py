@@ -17,7 +17,7 @@ from accuracy_eval.backends import candidates, together
 from accuracy_eval.backends.candidates import load_plugin, registered
 from accuracy_eval.backends.together import Together
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, load_suite, make_case, parse_suite
+from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.contracts import parse_contract
 from accuracy_eval.cpu_ref.hops import growth, hop_budget, hop_overflows
@@ -31,6 +31,7 @@ from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import Coded, Verdict
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import load_suite, parse_suite
 
 every = pytest.mark.parametrize
 SUMS, MOVES = ("all_reduce", "reduce_scatter"), ("all_gather", "all_to_all")

@@ -11,7 +11,7 @@ from support_deadly_judge import DeadlyJudge
 
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.reference import ReferenceBackend
-from accuracy_eval.cases import case_id, make_case, parse_suite
+from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.compare import compare_dumps, judging
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump import dump
@@ -23,6 +23,7 @@ from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Attribution, CaseRecord, Results, TensorRecord, Verdict
 from accuracy_eval.report.findings import attribution_sentence, findings
 from accuracy_eval.store import Dump, write_part
+from accuracy_eval.suite import parse_suite
 
 SHAPE = (("m", 96), ("n", 64), ("k", 512))
 

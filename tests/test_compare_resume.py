@@ -14,12 +14,12 @@ import pytest
 from support_interrupts import HEARING
 
 from accuracy_eval.backends.open import open_backend
-from accuracy_eval.cases import parse_suite
 from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps, comparison, judging
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.report import write_reports
+from accuracy_eval.suite import parse_suite
 
 TABLE = {"op": "gemm", "shape": ["8x6x32", "16x6x64", "7x9x33"], "format": ["float32", "bfloat16"], "lane": ["random", "exact"]}
 

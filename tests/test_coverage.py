@@ -5,13 +5,14 @@ import json
 import pytest
 
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import make_case, parse_suite
+from accuracy_eval.cases import make_case
 from accuracy_eval.cli import run
 from accuracy_eval.coverage import Cell, Coverage, checklist, coverage_of, coverage_text
 from accuracy_eval.dump import dump
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import CaseRecord
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import parse_suite
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from accuracy_eval.backends.open import open_backend
-from accuracy_eval.cases import parse_suite
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.datapath import dot, explain_gemm
 from accuracy_eval.datapath.compositions import canonical, parse
@@ -21,6 +20,7 @@ from accuracy_eval.errors import UsageError
 from accuracy_eval.explained import explain_dump
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.records import Coded
+from accuracy_eval.suite import parse_suite
 
 SCALE_FORMAT = {32: "float8_e8m0fnu", 16: "float8_ue4m3"}
 

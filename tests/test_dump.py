@@ -15,13 +15,13 @@ import support_kernels
 from accuracy_eval.backends import candidates
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import load_suite, parse_suite
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.formats import decode
 from accuracy_eval.records import Verdict
 from accuracy_eval.store import Dump, completed, merge
+from accuracy_eval.suite import load_suite, parse_suite
 
 
 def suite(**table):

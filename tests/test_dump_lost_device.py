@@ -18,12 +18,12 @@ import torch
 from accuracy_eval.backends import candidates
 from accuracy_eval.backends.staging import Staging
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import Suite, parse_suite
 from accuracy_eval.dump import dump
 from accuracy_eval.dump.running import Here
 from accuracy_eval.dump.workers import Crew
 from accuracy_eval.errors import EngineError, UsageError, described
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import Suite, parse_suite
 
 PLUGIN = str(Path(__file__).parent / "support_lost_device.py")
 DEADLY = str(Path(__file__).parent / "support_deadly_kernels.py")

@@ -10,7 +10,6 @@ import pytest
 
 from accuracy_eval.backends import candidates
 from accuracy_eval.backends.open import open_backend
-from accuracy_eval.cases import Suite, parse_suite
 from accuracy_eval.dump import dump, workers
 from accuracy_eval.dump.workers import Crew
 from accuracy_eval.engine.local import LocalPool
@@ -18,6 +17,7 @@ from accuracy_eval.engine.seats import gpu_count, gpu_seats, most_workers, seats
 from accuracy_eval.engine.work import Seat
 from accuracy_eval.errors import EngineError, UsageError
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import Suite, parse_suite
 
 PLUGIN = str(Path(__file__).parent / "support_deadly_kernels.py")
 

@@ -13,7 +13,6 @@ from support_workers import obedient, unable
 
 from accuracy_eval.backends import candidates
 from accuracy_eval.backends.open import open_backend
-from accuracy_eval.cases import parse_suite
 from accuracy_eval.cli import run
 from accuracy_eval.dump import dump
 from accuracy_eval.dump.workers import Crew
@@ -21,6 +20,7 @@ from accuracy_eval.engine.ray import SETTINGS, Cluster, ClusterSeat, RayPool
 from accuracy_eval.engine.work import Finished, Lost
 from accuracy_eval.errors import EngineError, MissingDependency, UsageError
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import parse_suite
 
 PLUGIN = str(Path(__file__).parent / "support_deadly_kernels.py")
 STORE_BYTES = 100 << 20

@@ -14,7 +14,6 @@ from accuracy_eval.backends.base import Outcome
 from accuracy_eval.backends.model import ModelBackend
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.reference import ready
-from accuracy_eval.cases import load_suite, parse_suite
 from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.datapath import gemm
@@ -22,6 +21,7 @@ from accuracy_eval.dump import dump
 from accuracy_eval.explained import explain_dump, explanations_text, unit_of_dump
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.records import Diagnosis, Verdict
+from accuracy_eval.suite import load_suite, parse_suite
 
 WIDE = {"op": "gemm", "shape": "48x40x256", "layout": "tn", "format": "bfloat16", "out_format": "float32"}
 SUITE = parse_suite({"name": "s", "cases": [WIDE, {**WIDE, "lane": "exact"}, {"op": "exp", "shape": "64", "format": "float32"}]}, "s")

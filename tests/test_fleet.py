@@ -284,11 +284,11 @@ GOOD = 'suite = "smoke"\n[hosts.a]\naddress = "me@a"\n'
         (f'colour = "red"\n{GOOD}', "unknown key in fleet "),
         ('suite = "smoke"\n[hosts.a]\n', "hosts.a: no address; give [user@]host as ssh takes it"),
         (f"{GOOD}port = 22\n", "hosts.a: 'port'; allowed: address, device, env, folder, python"),
-        (f"{GOOD}python = 3\n", "hosts.a: python 3; expected a string"),
+        (f"{GOOD}python = 3\n", "hosts.a: python = 3; expected a string"),
         (f"{GOOD}env = {{A = 1}}\n", "expected a table of variables, each with a string"),
         ('suite = "smoke"\n[hosts."../a"]\naddress = "a"\n', "it names the host's dump"),
         (f'reference = "some"\n{GOOD}', "'some'; allowed: auto, full, none, sampled"),
-        (f"arguments = 3\n{GOOD}", "expected a list of dump's options as strings"),
+        (f"arguments = 3\n{GOOD}", "arguments = 3; expected a list of strings"),
         ('suite = "smoke"\n[hosts.a]\naddress = "-oProxyCommand=x"\n', "begins with a dash"),
     ],
 )

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from accuracy_eval.errors import UsageError
@@ -65,11 +67,28 @@ def test_a_profile_extends_another_and_replaces_gates_of_equal_name():
         ({"applies": {"colour": "red"}}, "unknown fact in gates profile p, gate g: 'colour'"),
         ({"source": ""}, "source is missing; every gate names itself, its metric and the source of its limit"),
         ({"limits": 3}, "unknown key in gates profile p, gate g: 'limits'"),
+        ({"limit": "tight"}, "gates profile p, gate g: limit = 'tight'; expected a number"),
+        ({"comparison": ["<="]}, "comparison = \\['<='\\]; expected a string"),
+        ({"round_expected": "no"}, "round_expected = 'no'; expected true or false"),
+        ({"applies": "random"}, "applies = 'random'; expected a table"),
     ],
 )
 def test_a_faulty_gate_says_where(row, message):
     with pytest.raises(UsageError, match=message):
         profile(**row)
+
+
+def test_a_gate_states_its_limit():
+    with pytest.raises(UsageError, match="gate g: no limit; expected a number"):
+        parse_profile({"gate": [{"name": "g", "metric": "rel_fro", "source": "by hand"}]}, "p")
+
+
+def test_profiles_that_extend_each_other_are_refused(tmp_path):
+    a, b = (str(tmp_path / name) for name in ("a.toml", "b.toml"))
+    for path, other in ((a, b), (b, a)):
+        Path(path).write_text(f'extends = "{other}"\n')
+    with pytest.raises(UsageError, match=r"b\.toml: extends .*a\.toml', which extends this one"):
+        load_profile(a)
 
 
 def test_an_unknown_profile_names_those_there_are(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, make_case, parse_case, parse_suite
+from accuracy_eval.cases import case_id, make_case, parse_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.cpu_ref.gemm import panels as problem_panels
 from accuracy_eval.dump import dump
@@ -18,6 +18,7 @@ from accuracy_eval.ops.registry import OPS
 from accuracy_eval.quantize import RECIPES
 from accuracy_eval.records import Attribution, Coded, Verdict
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import parse_suite
 
 GEMM = OPS["gemm"]
 SHAPE = (("m", 48), ("n", 64), ("k", 160))

@@ -7,7 +7,7 @@ from test_gemm_recipes import values
 from accuracy_eval.backends import candidates
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, make_case, parse_case, parse_suite
+from accuracy_eval.cases import case_id, make_case, parse_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import UsageError
@@ -16,6 +16,7 @@ from accuracy_eval.ops.registry import OPS
 from accuracy_eval.quantize import RECIPES
 from accuracy_eval.records import Attribution, Verdict
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import parse_suite
 
 SPEC = OPS["grouped_gemm"]
 SHAPE = (("g", 4), ("m", 24), ("n", 32), ("k", 48))

@@ -9,10 +9,11 @@ import pytest
 from accuracy_eval.backends import quantisers
 from accuracy_eval.backends.candidates import registered
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import Suite, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.messages import failed_errors
+from accuracy_eval.suite import Suite
 
 LIBRARY = '''
 import enum

@@ -13,7 +13,7 @@ from accuracy_eval.backends import candidates
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, load_suite, make_case, parse_case
+from accuracy_eval.cases import case_id, make_case, parse_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump import dump
@@ -26,6 +26,7 @@ from accuracy_eval.ops.relations import PADDING, RELATIONS
 from accuracy_eval.records import Verdict
 from accuracy_eval.store import Dump
 from accuracy_eval.store.parts import write_part
+from accuracy_eval.suite import load_suite
 
 SUITE = load_suite("metamorphic")
 

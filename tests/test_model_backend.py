@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from accuracy_eval.backends.open import open_backend
-from accuracy_eval.cases import parse_suite
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.datapath import dot
 from accuracy_eval.dump import dump
@@ -15,6 +14,7 @@ from accuracy_eval.formats import encode
 from accuracy_eval.inputs import generate
 from accuracy_eval.records import Verdict
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import parse_suite
 
 SUITE = parse_suite(
     {

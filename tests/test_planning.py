@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from accuracy_eval.cases import parse_suite
 from accuracy_eval.cli import run
 from accuracy_eval.dump.planning import RATES, duration, plan, table
 from accuracy_eval.dump.running import LEAST_IN_FLIGHT, MOST_IN_FLIGHT, in_flight_bytes
 from accuracy_eval.errors import UsageError
+from accuracy_eval.suite import parse_suite
 
 
 def test_operations_and_bytes_are_those_counted_by_hand() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from accuracy_eval.backends.open import open_backend
-from accuracy_eval.cases import parse_suite
 from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.datapath import explain_gemm, predict
@@ -15,6 +14,7 @@ from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Coded, Verdict
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import parse_suite
 
 GEMM = ["--op", "gemm", "--shape", "32x24x64", "--format", "bfloat16", "--format", "float32"]
 

@@ -9,10 +9,10 @@ from support_fake_torch import fake_torch
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.probing import probed
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import parse_suite
 from accuracy_eval.cli import run
 from accuracy_eval.dump import dump
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import parse_suite
 
 
 def test_the_card_of_a_model_names_the_model(capsys: pytest.CaptureFixture[str]) -> None:

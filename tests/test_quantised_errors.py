@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accuracy_eval.backends.reference import ReferenceBackend
-from accuracy_eval.cases import Suite, case_id, make_case
+from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump import dump
@@ -19,6 +19,7 @@ from accuracy_eval.ops.registry import get_op
 from accuracy_eval.quantize import quantize
 from accuracy_eval.records import Attribution, CaseRecord, ScaleFacts, TensorRecord, Verdict
 from accuracy_eval.store import Dump, write_part
+from accuracy_eval.suite import Suite
 
 SHAPE = (("m", 160), ("n", 416))
 RECIPES = ("tensorwise", "rowwise", "block1x128", "mxfp8", "mxfp8_2d_even", "mxfp4_rceil", "nvfp4", "int8_rowwise")

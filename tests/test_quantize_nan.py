@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import Suite, case_id, make_case
+from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.formats import is_nan
@@ -14,6 +14,7 @@ from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Coded, Verdict
+from accuracy_eval.suite import Suite
 
 QUANTIZE = get_op("quantize")
 SHAPE = (("m", 64), ("n", 128))

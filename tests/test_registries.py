@@ -8,7 +8,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from accuracy_eval.cases import builtin_suites, case_id, load_suite, make_case, parse_case
+from accuracy_eval.cases import case_id, make_case, parse_case
 from accuracy_eval.contracts import CONTRACTS, parse_contract
 from accuracy_eval.cpu_ref.special_functions import FUNCTIONS
 from accuracy_eval.digests import sha256_codes
@@ -25,6 +25,7 @@ from accuracy_eval.ops.spec import rows_and_columns
 from accuracy_eval.quantize import RECIPES, SCALE_RULES, dequantize, quantize
 from accuracy_eval.records import Coded, Verdict
 from accuracy_eval.report import WRITERS
+from accuracy_eval.suite import builtin_suites, load_suite
 
 every = pytest.mark.parametrize
 SMALL = {1: (64,), 2: (6, 32), 3: (6, 5, 32), 4: (3, 4, 5, 32), 6: (1, 4, 2, 6, 6, 16)}

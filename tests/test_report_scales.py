@@ -8,7 +8,6 @@ import pytest
 from test_quantised_errors import case_of, dump_of
 
 from accuracy_eval.backends.reference import ReferenceBackend
-from accuracy_eval.cases import parse_suite
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.formats import decode
@@ -17,6 +16,7 @@ from accuracy_eval.ops.registry import get_op
 from accuracy_eval.quantize import quantize
 from accuracy_eval.report import console, markdown, write_reports
 from accuracy_eval.report.scales import ScaleAgreement, scale_agreements, scale_lines
+from accuracy_eval.suite import parse_suite
 
 RECIPES = ("mxfp8", "rowwise")
 

@@ -5,12 +5,12 @@ from support_fake_torch import fake_torch
 
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import parse_suite
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import UsageError
 from accuracy_eval.records import Attribution, Verdict
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import parse_suite
 
 SUITE = parse_suite(
     {

@@ -5,7 +5,7 @@ import pytest
 from test_compare import dump_with, lost_k, nan, right, tf32, zero
 
 from accuracy_eval.backends.open import open_backend
-from accuracy_eval.cases import Suite, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.dump import dump
@@ -14,6 +14,7 @@ from accuracy_eval.messages import side_message
 from accuracy_eval.ops.spec import Reference
 from accuracy_eval.records import Attribution, Coded, Verdict
 from accuracy_eval.sampled import scoped
+from accuracy_eval.suite import Suite
 
 SHAPE = (("m", 300), ("n", 260), ("k", 512))
 ROW, COLUMN = 137, 201  # neither is among the exact rows and columns of a healthy output

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import parse_suite
 from accuracy_eval.dump import dump
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import parse_suite
 from accuracy_eval.timeline import Span, Timeline
 
 

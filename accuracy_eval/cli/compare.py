@@ -184,7 +184,7 @@ def _baseline(path: str | None) -> Results | None:
 
 def case_filter(chosen: dict[str, tuple[str, ...]]) -> Callable[[Case], bool]:
     """What says whether a case is one of those chosen by `selection`'s options. UsageError for unknown names."""
-    from accuracy_eval.cases import filter_cases
+    from accuracy_eval.suite import filter_cases
 
     filter_cases([], **chosen)  # unknown names are an error even when no case is read
     return lambda case: bool(filter_cases([case], **chosen))

@@ -62,7 +62,7 @@ def _profiles(ctx: click.Context) -> Iterable[str]:
 
 
 def _suites(ctx: click.Context) -> Iterable[str]:
-    from accuracy_eval.cases import builtin_suites
+    from accuracy_eval.suite import builtin_suites
 
     return builtin_suites()
 

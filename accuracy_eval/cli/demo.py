@@ -22,11 +22,11 @@ def demo_command(out: str, device: str, quiet: bool) -> int:
     from pathlib import Path
 
     from accuracy_eval.backends.open import open_backend
-    from accuracy_eval.cases import load_suite
     from accuracy_eval.cli.compare import present
     from accuracy_eval.cli.progress import progress
     from accuracy_eval.compare import compare_dumps
     from accuracy_eval.dump import dump
+    from accuracy_eval.suite import load_suite
 
     with tempfile.TemporaryDirectory() as folder:
         mine, h200 = Path(folder) / "this-machine.h5", Path(folder) / "h200.h5"

@@ -32,7 +32,7 @@ def _formats() -> Table:
 
 
 def _suites() -> Table:
-    from accuracy_eval.cases import builtin_suites, load_suite
+    from accuracy_eval.suite import builtin_suites, load_suite
 
     return [{"suite": n, "cases": len(load_suite(n, huge=True).cases), "description": text} for n, text in builtin_suites().items()]
 
@@ -142,7 +142,8 @@ def list_command(what: str, suite: str | None, markdown: bool, as_json: bool, pl
 
         load_plugin(plugin)
     if suite:
-        from accuracy_eval.cases import case_id, load_suite
+        from accuracy_eval.cases import case_id
+        from accuracy_eval.suite import load_suite
 
         ids = [case_id(c) for c in load_suite(suite, huge=True).cases]
         click.echo(json.dumps(ids) if as_json else "\n".join(ids))

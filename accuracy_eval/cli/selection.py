@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from accuracy_eval.cases import Suite
     from accuracy_eval.records import Case
+    from accuracy_eval.suite import Suite
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,8 +45,8 @@ def chosen_suite(suite: str | None, chosen: Mapping[str, tuple[str, ...]], *, se
     """The named suite filtered by the options, or without a name a suite built from them. UsageError when nothing is left."""
     from dataclasses import replace
 
-    from accuracy_eval.cases import filter_cases, load_suite, parse_suite, with_bases, with_seed
     from accuracy_eval.errors import UsageError, counted
+    from accuracy_eval.suite import filter_cases, load_suite, parse_suite, with_bases, with_seed
 
     def complete(cases: Sequence[Case]) -> tuple[Case, ...]:
         found = with_bases(cases)

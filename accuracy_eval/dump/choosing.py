@@ -8,9 +8,9 @@ from typing import Any
 
 from accuracy_eval.backends.candidates import Candidate
 from accuracy_eval.backends.states import STATES
-from accuracy_eval.cases import Suite
 from accuracy_eval.errors import unknown
 from accuracy_eval.records import Case
+from accuracy_eval.suite import Suite
 
 EVERY = "all"  # stands for every candidate there is
 

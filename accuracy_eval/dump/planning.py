@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from accuracy_eval.cases import Suite
 from accuracy_eval.errors import unknown
 from accuracy_eval.formats import get_format
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, Operand, Output
 from accuracy_eval.records import Case
+from accuracy_eval.suite import Suite
 
 
 def flop(case: Case) -> int:

@@ -13,9 +13,9 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from accuracy_eval.cases import Suite
 from accuracy_eval.errors import Interrupted, TransferError
 from accuracy_eval.fleet.plan import Fleet, Host
+from accuracy_eval.suite import Suite
 from accuracy_eval.transfer import Options, Remote, transfer
 from accuracy_eval.transfer.links import Pipe, failures_named
 from accuracy_eval.transfer.links import run as run_command
@@ -37,7 +37,7 @@ try:
     from accuracy_eval.version import __version__
     facts["version"] = __version__
     if __version__ == sys.argv[3]:
-        from accuracy_eval.cases import load_suite
+        from accuracy_eval.suite import load_suite
         from accuracy_eval.backends.open import open_backend
         facts["suite_digest"] = load_suite(suite, huge=True).digest
         backend = open_backend(device)

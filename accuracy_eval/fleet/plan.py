@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import UsageError, unknown
+from accuracy_eval.toml_data import check_table, read_toml
 from accuracy_eval.transfer import Location, parse_location
 
 
@@ -60,41 +60,31 @@ class Fleet:
         return f"{host.name}.h5"
 
 
-_FLEET_KEYS = ("suite", "arguments", "out", "gates", "reference", "hosts")
-_HOST_KEYS = tuple(f.name for f in fields(Host) if f.name != "name")
+_FLEET_KINDS = {"suite": "text", "arguments": "texts", "out": "text", "gates": "text", "reference": "text", "hosts": "table"}
+_HOST_KINDS = {f.name: "table" if f.name == "env" else "text" for f in fields(Host) if f.name != "name"}
 _REFERENCES = ("full", "sampled", "auto", "none")
 
 
 def load_fleet(path: str | Path) -> Fleet:
     """The fleet a TOML file describes; relative paths in it start at its folder. UsageError names the key at fault."""
     path = Path(path)
-    try:
-        data = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"fleet {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"fleet {path}: not TOML: {error}") from error
-    for key in data:
-        if key not in _FLEET_KEYS:
-            raise unknown(f"key in fleet {path}:", key, _FLEET_KEYS)
-    suite = _text(data, "suite", "", str(path))
+    data = read_toml(path, "fleet")
+    check_table(data, _FLEET_KINDS, f"fleet {path}")
+    suite = data.get("suite", "")
     if not suite:
         raise UsageError(f"fleet {path}: no suite; give suite = a built-in name (accuracy-eval list suites) or a .toml file")
     tables = data.get("hosts", {})
-    if not isinstance(tables, dict) or not tables:
+    if not tables:
         raise UsageError(f"fleet {path}: no hosts; give each a table [hosts.NAME] with its address")
-    arguments = data.get("arguments", [])
-    if not isinstance(arguments, list) or not all(isinstance(a, str) for a in arguments):
-        raise UsageError(f"fleet {path}: arguments {arguments!r}; expected a list of dump's options as strings")
-    reference = _text(data, "reference", "auto", str(path))
+    reference = data.get("reference", "auto")
     if reference not in _REFERENCES:
         raise unknown(f"reference in fleet {path}:", reference, _REFERENCES)
     return Fleet(
         suite=str(path.parent / suite) if suite.endswith(".toml") else suite,
         hosts=tuple(_host(name, table, f"fleet {path}, hosts.{name}") for name, table in tables.items()),
-        out=path.parent / _text(data, "out", path.stem, str(path)),
-        arguments=tuple(arguments),
-        gates=_text(data, "gates", "default", str(path)),
+        out=path.parent / data.get("out", path.stem),
+        arguments=tuple(data.get("arguments", ())),
+        gates=data.get("gates", "default"),
         reference=reference,
     )
 
@@ -104,19 +94,10 @@ def _host(name: str, table: Any, where: str) -> Host:
         raise UsageError(f"{where}: a host's name holds letters, digits, '.', '_' and '-'; it names the host's dump")
     if not isinstance(table, dict) or "address" not in table:
         raise UsageError(f"{where}: no address; give [user@]host as ssh takes it, or ssh://[user@]host:port")
-    for key in table:
-        if key not in _HOST_KEYS:
-            raise unknown(f"key in {where}:", key, _HOST_KEYS)
+    check_table(table, _HOST_KINDS, where)
     env = table.get("env", {})
-    if not isinstance(env, dict) or not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", k) and isinstance(v, str) for k, v in env.items()):
+    if not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", k) and isinstance(v, str) for k, v in env.items()):
         raise UsageError(f"{where}: env {env!r}; expected a table of variables, each with a string")
-    found = Host(name, **{k: _text(table, k, "", where) for k in table if k != "env"}, env=env)
+    found = Host(name, **table)
     found.location()
     return found
-
-
-def _text(table: Mapping[str, Any], key: str, default: str, where: str) -> str:
-    value = table.get(key, default)
-    if not isinstance(value, str):
-        raise UsageError(f"{where}: {key} {value!r}; expected a string")
-    return value

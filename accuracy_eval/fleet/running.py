@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
 
-from accuracy_eval.cases import Suite, load_suite
 from accuracy_eval.errors import AccuracyEvalError, HostNotReady, Interrupted
 from accuracy_eval.fleet.member import Facts, Member
 from accuracy_eval.fleet.plan import Fleet
@@ -19,6 +18,7 @@ from accuracy_eval.fleet.wheel import build_wheel
 from accuracy_eval.formats import get_format
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import Suite, load_suite
 from accuracy_eval.transfer import Options
 
 T = TypeVar("T")
