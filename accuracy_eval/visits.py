@@ -15,6 +15,13 @@ from accuracy_eval.errors import counted
 from accuracy_eval.records import CaseRecord
 from accuracy_eval.suite import Expectation, expectations
 
+EVERY = "all"  # stands for every candidate there is
+
+
+def among(candidate: str, names: Sequence[str]) -> bool:
+    """Whether a candidate, in whatever state it ran, is one of those named; none named: every one is."""
+    return not names or EVERY in names or candidate in names or candidate.partition("+")[0] in names
+
 
 @dataclass(frozen=True)
 class Visit:

@@ -21,6 +21,7 @@ from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import UsageError
+from accuracy_eval.json_data import to_json
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import CaseRecord, Verdict
 from accuracy_eval.store import Dump
@@ -288,6 +289,36 @@ def test_what_a_candidate_raises_is_recorded_and_a_message_of_ours_needs_no_clas
     dumped(tmp_path / "a.h5", suite(lane=["exact"]))
     reasons = {r.candidate: r.reason for r in Dump.open(tmp_path / "a.h5").records if r.status == "error"}
     assert reasons == {"ours": "a must be contiguous; copy it first", "theirs": "RuntimeError: illegal memory access"}
+
+
+def test_compare_takes_candidates_as_dump_does(tmp_path, capsys):
+    dumped(tmp_path / "a.h5", suite(seed=[0, 1]), candidates=["default", "fills-out", "skips-a-row"], states=["misaligned"])
+
+    def judged(*names):
+        arguments = [a for name in names for a in ("--candidate", name)]
+        assert run(["compare", str(tmp_path / "a.h5"), "-q", "--to", "json", "--out", str(tmp_path / "r"), *arguments]) == 0
+        return [t.candidate for t in ae.load_results(tmp_path / "r").tensors]
+
+    assert judged("fills-out") == ["fills-out", "fills-out+misaligned"] * 2
+    assert judged("fills-out+misaligned", "default") == ["default", "default+misaligned", "fills-out+misaligned"] * 2
+    notes = ae.load_results(tmp_path / "r").candidates
+    assert notes
+    assert not any("skips-a-row" in line for line in notes)
+    results = compare_dumps(tmp_path / "a.h5", candidates=["all"])
+    assert to_json(results) == to_json(compare_dumps(tmp_path / "a.h5"))
+    assert results.exit_code == 1  # skips-a-row
+    capsys.readouterr()
+    assert run(["compare", str(tmp_path / "a.h5"), "--candidate", "fill-out"]) == 2
+    assert "unknown candidate 'fill-out' (did you mean fills-out?); allowed: " in capsys.readouterr().err
+    assert run(["compare", str(tmp_path / "a.h5"), "--candidate", "default", "--lane", "exact"]) == 2
+    assert "(--lane exact --candidate default)" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_asked_for_by_its_candidate_too(tmp_path):
+    dumped(tmp_path / "a.h5", suite({"gemm": ["hand-written"]}), candidates=["default"])
+    assert compare_dumps(tmp_path / "a.h5", candidates=["default"]).not_compared == ()
+    results = compare_dumps(tmp_path / "a.h5", candidates=["default", "hand-written"])
+    assert [n.candidate for n in results.not_compared] == ["hand-written"]
 
 
 def test_an_expected_candidate_that_nobody_registered_is_missing(tmp_path):

@@ -18,6 +18,7 @@ from accuracy_eval.backends.candidates import load_plugin, registered
 from accuracy_eval.backends.together import Together
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.contracts import parse_contract
 from accuracy_eval.cpu_ref.hops import growth, hop_budget, hop_overflows
@@ -216,7 +217,7 @@ def test_a_gpu_transport_says_why_it_cannot_run_here(tmp_path, backend):
     (nccl,) = [c for c in registered("all_reduce") if c.name == "nccl"]
     case = case_of("all_reduce", 4, 8)
     with pytest.raises(UnsupportedCase, match="4 ranks by nccl need as many GPUs in this process, which sees 2"):
-        Together("nccl", lambda: 2).run(backend.prepare(case), nccl, OPS["all_reduce"].outputs(case, "ocp"), 2)
+        Together("nccl", lambda: 2, 60.0).run(backend.prepare(case), nccl, OPS["all_reduce"].outputs(case, "ocp"), 2)
 
 
 # planted faults
@@ -393,12 +394,11 @@ def alive(pids):
 
 @every(
     ("name", "reason"),
-    [("dying", "rank 1 ended: SIGKILL"), ("hanging", "rank 1 silent: no answer within 8 s; ranks 0, 2 failed: RuntimeError"),
+    [("dying", "rank 1 ended: SIGKILL"), ("hanging", "rank 1 silent: no answer within 8 s; ranks 0, 2 gave up: RuntimeError"),
      ("raising", "failed: RuntimeError: this rank has had enough"),
-     ("stuck_beside_one_that_raises", "ranks 0, 2 silent: no answer within 5 s; rank 1 failed: RuntimeError: this rank has had enough")],
+     ("stuck_beside_one_that_raises", "rank 1 failed: RuntimeError: this rank has had enough; ranks 0, 2 silent: no answer within 5 s")],
 )  # fmt: skip
 def test_a_rank_in_trouble_costs_its_case_and_leaves_nothing_behind(tmp_path, plugin, monkeypatch, name, reason):
-    monkeypatch.setattr(together, "LIMIT_S", 30.0 if name.startswith("stuck") else 3.0)
     started = []
     launch = together.Ranks.__init__
 
@@ -407,7 +407,7 @@ def test_a_rank_in_trouble_costs_its_case_and_leaves_nothing_behind(tmp_path, pl
         started.extend(p.pid for p in self._processes)
 
     monkeypatch.setattr(together.Ranks, "__init__", watched)
-    own = TorchBackend("cpu")
+    own = TorchBackend("cpu", limit_s=30.0 if name.startswith("stuck") else 3.0)
     path, _ = dumped(tmp_path, own, {"op": "all_reduce", "shape": ["3x6", "3x7", "3x8"]}, candidates=[name])
     own.close()
     found = {r.case.dims["n"]: (r.status, r.reason) for r in Dump.open(path).records}
@@ -415,6 +415,20 @@ def test_a_rank_in_trouble_costs_its_case_and_leaves_nothing_behind(tmp_path, pl
     assert reason in found[7][1]
     assert len(started) == 6  # a group before the trouble, one after it
     assert alive(started) == []
+
+
+def test_ranks_wait_for_each_other_as_long_as_a_case_may_take(tmp_path, monkeypatch):
+    given = []
+    launch = together.Ranks.__init__
+
+    def watched(self, *args, **kwargs):
+        given.append(kwargs["limit_s"])
+        launch(self, *args, **kwargs)
+
+    monkeypatch.setattr(together.Ranks, "__init__", watched)
+    case = ["--op", "all_reduce", "--shape", "2x4", "--format", "float32", "--device", "cpu"]
+    assert run(["dump", *case, "-o", str(tmp_path / "a.h5"), "--case-limit", "47", "-q"]) == 0
+    assert given == [47.0]
 
 
 def test_ranks_end_with_the_process_that_started_them():

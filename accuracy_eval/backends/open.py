@@ -6,16 +6,20 @@ from typing import Literal
 
 from accuracy_eval.backends.model import ModelBackend
 from accuracy_eval.backends.reference import ReferenceBackend
-from accuracy_eval.backends.torch_device import TorchBackend, import_torch
+from accuracy_eval.backends.torch_device import RANKS_LIMIT_S, TorchBackend, import_torch
 from accuracy_eval.errors import MissingDependency, unknown
 
 DEVICES = ("auto", "cpu", "cuda", "cuda:N", "reference", "model:UNIT")
 
 
-def open_backend(device: str, encoding: Literal["ocp", "fnuz"] = "ocp") -> TorchBackend | ReferenceBackend:
+def open_backend(
+    device: str, encoding: Literal["ocp", "fnuz"] = "ocp", *, limit_s: float = RANKS_LIMIT_S
+) -> TorchBackend | ReferenceBackend:
     """The backend of a device name. "auto": the GPU torch sees, else its CPU, else the reference. Unknown names raise UsageError.
 
     model:UNIT is the model of a matrix unit, by any of its names: model:cdna3, model:H200.
+
+    limit_s  seconds that the ranks of a case wait for each other
     """
     if device == "reference":
         return ReferenceBackend(encoding)
@@ -26,9 +30,9 @@ def open_backend(device: str, encoding: Literal["ocp", "fnuz"] = "ocp") -> Torch
             torch = import_torch()
         except MissingDependency:
             return ReferenceBackend(encoding)
-        return TorchBackend("cuda:0" if torch.cuda.is_available() else "cpu", torch=torch)
+        return TorchBackend("cuda:0" if torch.cuda.is_available() else "cpu", torch=torch, limit_s=limit_s)
     if device == "cuda":
-        return TorchBackend("cuda:0")
+        return TorchBackend("cuda:0", limit_s=limit_s)
     if device == "cpu" or (device.startswith("cuda:") and device[5:].isdigit()):
-        return TorchBackend(device)
+        return TorchBackend(device, limit_s=limit_s)
     raise unknown("device", device, DEVICES)

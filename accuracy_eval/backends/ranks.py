@@ -31,7 +31,7 @@ START_S = 180.0  # until all ranks must have met
 GRACE_S = 5.0  # that the other ranks have to answer once one has failed
 PRELOADED = ["torch.distributed", "accuracy_eval.backends.torch_device"]  # imported once, by the process that ranks are forked from
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}  # all ranks are on this host
-KINDS = ("ended", "silent", "failed", "unsupported")  # answers that are none, nearest to the cause first
+KINDS = ("ended", "failed", "silent", "gave up", "unsupported")  # answers that are none, nearest to the cause first
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,9 @@ class Ranks:
         return self._answers(self._limit + GRACE_S)  # those that wait for another give up first, and the one at fault is left
 
     def _answers(self, within_s: float) -> list[Any]:
-        """One answer of each rank. After the first failure the others have a moment to add theirs: who ended and who is silent says whose
-        fault it is, and a group in which all say the same stays whole."""
+        """One answer of each rank. After the first failure the others have a moment to add theirs: who ended, who failed and who is silent
+        says whose fault it is, and a group in which all say the same stays whole. Who ends or fails when the time that ranks wait for each
+        other is over has given up: whoever is still silent then is at fault."""
         found: dict[int, tuple[str, Any]] = {}
         since = time.monotonic()
         until = since + within_s
@@ -119,8 +120,11 @@ class Ranks:
                 break
             for conn in ready:
                 rank = waiting[conn]  # type: ignore[index]
-                found[rank] = self._answer(rank)
-                if found[rank][0] != "done":
+                kind, value = self._answer(rank)
+                if kind in ("ended", "failed") and time.monotonic() - since >= self._limit:
+                    kind, value = "gave up", value if kind == "failed" else f"ended: {value}"
+                found[rank] = kind, value
+                if kind != "done":
                     until = min(until, time.monotonic() + GRACE_S)
         by_kind: dict[str, list[int]] = {}
         for rank, (kind, _) in found.items():  # as they came: of several that fail, the first has the most to say

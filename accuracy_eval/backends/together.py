@@ -17,18 +17,17 @@ from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Output
 from accuracy_eval.records import Coded
 
-LIMIT_S = 120.0  # until all ranks must have answered: a first call of a GPU library loads its kernels
-
 
 class Together:
     """Runs such cases, by the group of ranks that the last one had where it fits.
 
     transport  what the device's tensors travel by where the candidate does not say
     gpus       how many GPUs this process sees
+    limit_s    seconds that ranks wait for each other
     """
 
-    def __init__(self, transport: str, gpus: Callable[[], int]) -> None:
-        self._transport, self._gpus = transport, gpus
+    def __init__(self, transport: str, gpus: Callable[[], int], limit_s: float) -> None:
+        self._transport, self._gpus, self._limit = transport, gpus, limit_s
         self._ranks: Ranks | None = None
 
     def run(self, prepared: Prepared, candidate: Candidate, outputs: Sequence[Output], repeats: int) -> Outcome:
@@ -53,7 +52,7 @@ class Together:
     def _at(self, group: Group) -> Ranks:
         if self._ranks is None or self._ranks.group != group:
             self.close()
-            self._ranks = Ranks(group, limit_s=LIMIT_S)
+            self._ranks = Ranks(group, limit_s=self._limit)
         return self._ranks
 
     def close(self) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Codes = NDArray[Any]
 ON_DEVICE_ELEMENTS = 1 << 18  # smaller operands are made on the host: a launch costs more than the copy
+RANKS_LIMIT_S = 120.0  # a first call of a GPU library loads its kernels
 MISALIGNED_OFFSET = 3  # elements
 ROW_PADDING = 16  # elements added to the row stride of strided and misaligned operands
 _HELD_AS = {"float8_ue4m3": "float8_e4m3fn"}  # torch has no unsigned scale format: the sign bit is 0
@@ -57,9 +58,12 @@ def import_torch() -> Any:
 
 
 class TorchBackend:
-    """Runs candidates through torch on one device ("cpu", "cuda:0"; on ROCm builds "cuda" is the AMD GPU)."""
+    """Runs candidates through torch on one device ("cpu", "cuda:0"; on ROCm builds "cuda" is the AMD GPU).
 
-    def __init__(self, device: str = "cpu", *, torch: Any = None) -> None:
+    limit_s  seconds that the ranks of a case wait for each other
+    """
+
+    def __init__(self, device: str = "cpu", *, torch: Any = None, limit_s: float = RANKS_LIMIT_S) -> None:
         self.torch = torch if torch is not None else import_torch()
         self.device = device
         self.on_gpu = device != "cpu"
@@ -70,7 +74,7 @@ class TorchBackend:
         self.name = device
         self.encoding: Literal["ocp", "fnuz"] = "fnuz" if self._platform.get("fp8_encoding") == "fnuz" else "ocp"
         self._certified: tuple[Case, Certificate] | None = None
-        self._together = Together("nccl" if self.on_gpu else "gloo", self.torch.cuda.device_count)
+        self._together = Together("nccl" if self.on_gpu else "gloo", self.torch.cuda.device_count, limit_s)
         self._staging = Staging(self.torch)
         self._pool = ThreadPoolExecutor(max(2, min(16, thread_count())), thread_name_prefix="digest")
         self._timeline = Timeline()  # of what is being prepared or run now

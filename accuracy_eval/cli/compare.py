@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +56,7 @@ FOR_ARRAYS = {
 )
 @click.option("--case", "cases", multiple=True, metavar="ID", shell_complete=completion.cases, help="Only this case id.")
 @selection
+@click.option("--candidate", "candidates", multiple=True, metavar="NAME", help="Only these implementations, or all (the default).")
 @click.option("--cross-format", is_flag=True, help="Compare fp8 encodings (OCP, FNUZ) of one family by value.")
 @click.option("--explain", is_flag=True, help="Name the order of operations that makes each product's bits (notation: docs/datapath.md).")
 @click.option("--unit", metavar="UNIT", help="With --explain: whose arithmetic to try (default: each dump's device).")
@@ -93,15 +94,16 @@ def compare_command(
     wanted = report_forms(forms if forms is not None else "none" if options["cases"] and out is None else DEFAULT_FORMS)
     chosen = {n: options.pop(n) for n in FILTERS}
     keep = case_filter(chosen)
+    filters = [*as_options(chosen), *(f"--candidate {name}" for name in options["candidates"])]
     before = _baseline(options["baseline"])
     with _resumable(out, quiet=quiet) as journal:
         if any(map(is_foreign, dumps)):
             results = _arrays(dumps, options["labels"], options["cases"])
         else:
-            with progress("compare", quiet=quiet or as_json) as update, _naming(chosen):
+            with progress("compare", quiet=quiet or as_json) as update, _naming(filters):
                 results = compare_dumps(
                     *dumps, labels=options["labels"], reference=options["reference"], reference_cache=options["reference_cache"],
-                    gates=options["gates"], cases=options["cases"], keep=keep,
+                    gates=options["gates"], cases=options["cases"], keep=keep, candidates=options["candidates"],
                     cross_format=options["cross_format"], verify=not options["no_verify"], explain=options["explain"],
                     unit=options["unit"], workers=options["workers"], journal=journal if wanted else None, progress=update,
                 )  # fmt: skip
@@ -109,7 +111,7 @@ def compare_command(
             return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
         from accuracy_eval.history import changes, summary
 
-        part = bool(options["cases"]) or any(chosen.values())
+        part = bool(options["cases"] or filters)
         found = [c for c in changes(before, results) if not (part and c.kind == "gone")]  # what was not asked for is not gone
         results = replace(results, notes=(*results.notes, summary(found, "/".join(Path(options["baseline"]).parts[-2:]))))
         code = present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
@@ -122,14 +124,14 @@ def compare_command(
 
 
 @contextmanager
-def _naming(chosen: Mapping[str, Sequence[str]]) -> Iterator[None]:
+def _naming(filters: Sequence[str]) -> Iterator[None]:
     """The filters at the end of the sentence where they leave nothing to judge."""
     from accuracy_eval.errors import NothingJudged
 
     try:
         yield
     except NothingJudged as error:
-        raise NothingJudged(f"{error} ({' '.join(as_options(chosen))})") from None
+        raise NothingJudged(f"{error} ({' '.join(filters)})") from None
 
 
 @contextmanager

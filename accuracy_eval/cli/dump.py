@@ -73,7 +73,7 @@ def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | 
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="With workers: time after which a case that gives no sign of life is ended.",
+    help="Time after which a case that gives no sign of life is ended: with workers, and of ranks (collectives).",
 )
 @click.option(
     "--plan", "plan_for", metavar="DEVICE", help="Run nothing: print cases, operations, bytes and time, by the rates of h200 or cpu."
@@ -160,7 +160,7 @@ def _opened(device: str, encoding: Literal["ocp", "fnuz"], workers: int | Litera
         from accuracy_eval.backends.open import open_backend
         from accuracy_eval.dump.running import Here
 
-        with contextlib.closing(open_backend(device, encoding)) as backend:
+        with contextlib.closing(open_backend(device, encoding, limit_s=options["case_limit"])) as backend:
             yield Here(backend, rescue=partial(crew_of, backend.name, 1))
         return
     from accuracy_eval.engine.seats import most_workers

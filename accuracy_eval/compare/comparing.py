@@ -26,6 +26,7 @@ def compare_dumps(
     gates: str = "default",
     cases: Sequence[str] = (),
     keep: Callable[[Case], bool] = lambda case: True,
+    candidates: Sequence[str] = (),
     cross_format: bool = False,
     verify: bool = True,
     reference_cache: str | Path | None = None,
@@ -42,6 +43,7 @@ def compare_dumps(
                   "auto": full up to 2^41 operations a product; "none": the dumps against each other alone, no side passes
     gates         a profile's name or path
     cases, keep   only these case ids; only cases for which `keep` is true
+    candidates    only these implementations, in whatever state they ran
     cross_format  compare encodings of one fp8 family by value
     verify        check the stored digests of what is read
     reference_cache  folder where references are kept between comparisons and read from
@@ -50,14 +52,15 @@ def compare_dumps(
     workers       processes that share the cases; None: one a core from 1,000 cases on. The results are the same
     journal       file, or (labels of the dumps) -> file, that keeps every case as it is judged. Where it holds cases of the same comparison
                   (program, limits, options, dumps by digest) they are taken over; the results are the same. It stays when all is done
-    FileError for a file that cannot be used, UsageError for an unknown case or profile, NothingJudged where `keep` leaves no case.
+    FileError for a file that cannot be used, UsageError for an unknown case, candidate or profile, NothingJudged where filters leave
+    no case.
     Cases of which none could be judged are a result with exit code 2.
     """
     if not paths:
         raise UsageError("compare needs at least one dump")
     options = Options(tuple(map(str, paths)), tuple(labels), gates, reference, reference_cache, cross_format, verify, explain, unit)
     with Comparison(options) as comparison:
-        joined = comparison.join(cases, keep)
+        joined = comparison.join(cases, keep, candidates)
         records = [r for e in comparison.entries for r in e.dump.records]
         if records and not joined:
             ops = ", ".join(dict.fromkeys(r.case.op for r in records))
@@ -80,8 +83,8 @@ def compare_dumps(
         tensors = [r for r in every if isinstance(r, TensorResult)]
         skipped = [r for r in every if isinstance(r, NotCompared)]
         if not cases:
-            skipped += [n for e in comparison.entries for n in never_visited(e, keep)]
-        all_of_it = gathered(comparison.entries, comparison.profile, tensors, skipped, reference, joined)
+            skipped += [n for e in comparison.entries for n in never_visited(e, keep, candidates)]
+        all_of_it = gathered(comparison.entries, comparison.profile, tensors, skipped, reference, joined, candidates)
         return replace(all_of_it, notes=(*all_of_it.notes, *explanations(comparison.entries, tensors))) if explain else all_of_it
 
 

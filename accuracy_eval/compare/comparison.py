@@ -61,8 +61,8 @@ class Comparison:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def join(self, cases: Sequence[str] = (), keep: Callable[[Case], bool] = lambda case: True) -> Joined:
-        return join(self.entries, cases, keep)
+    def join(self, cases: Sequence[str] = (), keep: Callable[[Case], bool] = lambda case: True, candidates: Sequence[str] = ()) -> Joined:
+        return join(self.entries, cases, keep, candidates)
 
     def identity(self) -> str:
         """What the results of its cases follow from, as a digest: the program, the libraries it computes with, the limits, the options, all

@@ -10,12 +10,12 @@ from accuracy_eval.compare.judging import ReferenceMode
 from accuracy_eval.gates import Profile
 from accuracy_eval.records import RESULTS_SCHEMA, CaseRecord, DumpInfo, NotCompared, Results, TensorResult, Verdict, conclusion
 from accuracy_eval.version import PRODUCER
-from accuracy_eval.visits import Visit, besides_default, states_text, visits, visits_text
+from accuracy_eval.visits import Visit, among, besides_default, states_text, visits, visits_text
 
 
 def gathered(
     entries: Sequence[Entry], profile: Profile, tensors: Sequence[TensorResult], skipped: Sequence[NotCompared], mode: ReferenceMode,
-    joined: Mapping[Key, Mapping[str, CaseRecord]],
+    joined: Mapping[Key, Mapping[str, CaseRecord]], candidates: Sequence[str] = (),
 ) -> Results:  # fmt: skip
     verdict, exit_code = conclusion(tensors, skipped)
     notes = []
@@ -43,7 +43,8 @@ def gathered(
     for e in entries:
         asked = [records[e.label] for records in joined.values() if e.label in records]
         ops = {r.case.op for r in asked}
-        registered = {op: names for op, names in (e.dump.info.get("candidates") or {}).items() if op in ops}
+        known = e.dump.info.get("candidates") or {}
+        registered = {op: {n: v for n, v in names.items() if among(n, candidates)} for op, names in known.items() if op in ops}
         visited[e.label] = visits(asked, registered)
         notes += [f"{e.label}: {line}" for line in states_text(asked)]
     notes += besides_default(visited)

@@ -17,7 +17,7 @@ from typing import Any
 
 from accuracy_eval import store
 from accuracy_eval.backends.base import Backend
-from accuracy_eval.dump.choosing import EVERY, chosen, expected_names, registered_facts
+from accuracy_eval.dump.choosing import chosen, expected_names, registered_facts
 from accuracy_eval.dump.running import Here, Job, Settings, unfinished
 from accuracy_eval.dump.workers import Crew
 from accuracy_eval.errors import FileError, UsageError, alike, counted
@@ -25,6 +25,7 @@ from accuracy_eval.json_data import to_json
 from accuracy_eval.messages import wrong_product
 from accuracy_eval.records import CaseRecord
 from accuracy_eval.suite import Suite
+from accuracy_eval.visits import EVERY
 
 Progress = Callable[[int, int, str], None]
 

@@ -11,8 +11,7 @@ from accuracy_eval.backends.states import STATES
 from accuracy_eval.errors import unknown
 from accuracy_eval.records import Case
 from accuracy_eval.suite import Suite
-
-EVERY = "all"  # stands for every candidate there is
+from accuracy_eval.visits import EVERY
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from accuracy_eval.records import Case, CaseRecord
 
 PATIENCE = 3  # times the device may be lost before the results of a case that raised nothing are on the host
 CASE_LIMIT_S = 900.0  # without a sign of life: a minute a case is long, a first compilation of a kernel is longer
+RANKS_SHARE = 0.9  # of that: ranks give up before their worker is given up, and say which of them is at fault
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class Crew:
     ) -> None:  # fmt: skip
         self._seats: Sequence[Seat]
         self._pool: Pool
-        worker = partial(_DumpWorker, encoding, tuple(str(Path(p).absolute()) for p in plugins))
+        ranks_limit_s = CASE_LIMIT_S if limit_s is None else RANKS_SHARE * limit_s
+        worker = partial(_DumpWorker, encoding, tuple(str(Path(p).absolute()) for p in plugins), ranks_limit_s)
         if cluster is None:
             name, self._seats = seats_for(device, workers)
             self._pool = LocalPool(partial(worker, name), self._seats, limit_s=limit_s)
@@ -175,11 +177,11 @@ def _check_seen(part: Path, seat: str) -> None:
 class _DumpWorker:
     """The other side of a Crew: a backend and its runner in a process of their own."""
 
-    def __init__(self, encoding: Literal["ocp", "fnuz"], plugins: tuple[str, ...], device: str, seat: Seat) -> None:
+    def __init__(self, encoding: Literal["ocp", "fnuz"], plugins: tuple[str, ...], ranks_limit_s: float, device: str, seat: Seat) -> None:
         for path in plugins:
             load_plugin(path)
         self._seat = seat
-        self._backend: Backend = open_backend(device, encoding)
+        self._backend: Backend = open_backend(device, encoding, limit_s=ranks_limit_s)
         self._stack = ExitStack()
         self._runner = self._stack.enter_context(Runner(self._backend).open())
 
