@@ -6,6 +6,7 @@ process by abort: in the middle of other work, or at its end, in place of its ex
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from typing import Any, NoReturn
@@ -14,7 +15,9 @@ _KEPT: list[Any] = []
 
 
 def keep(*objects: Any) -> None:
-    """Hold objects of a lost device until the process is gone."""
+    """Hold objects of a lost device until the process is gone: also while an interpreter that is not left by `leave` takes itself apart."""
+    for thing in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     _KEPT.extend(objects)
 
 

@@ -23,6 +23,13 @@ def segfault(case: Case, tensors: Any) -> Any:
     return _product(tensors)
 
 
+@candidate("gemm", name="abort")
+def abort(case: Case, tensors: Any) -> Any:
+    if case.dims["m"] == 16:
+        os.abort()
+    return _product(tensors)
+
+
 @candidate("gemm", name="hang")
 def hang(case: Case, tensors: Any) -> Any:
     if case.dims["m"] == 16:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,16 +69,19 @@ def test_a_dump_in_one_process_goes_on_in_a_worker_and_has_the_records_of_worker
     assert [(r.candidate, r.case.dims["m"], r.notes) for r in lost] == [("loses", 16, {"device_lost": True})]
 
 
-def test_a_kernel_that_ends_the_only_process_leaves_results_and_the_way_on(tmp_path: Path) -> None:
-    died = command(DEADLY, "segfault", tmp_path / "a.h5")
-    assert died.returncode < 0
-    again = command(DEADLY, "segfault", tmp_path / "a.h5")
+def test_a_kernel_that_aborts_the_only_process_leaves_results_and_the_way_on(tmp_path: Path) -> None:
+    out = tmp_path / "a.h5"
+    died = command(DEADLY, "abort", out)
+    assert died.returncode == -signal.SIGABRT
+    assert f"what was done is kept in {out}.parts. Go on with --resume --workers 1" in died.stderr
+    again = command(DEADLY, "abort", out)
     assert again.returncode == 2
-    assert f"{tmp_path / 'a.h5'}.parts holds " in again.stderr
+    assert f"{out}.parts holds " in again.stderr
     assert "--resume (and --workers 1 where a case ended the process" in again.stderr
-    on = command(DEADLY, "segfault", tmp_path / "a.h5", "--resume", "--workers", "1")
+    assert "kept" not in again.stderr  # it ended as it should
+    on = command(DEADLY, "abort", out, "--resume", "--workers", "1")
     assert on.returncode == 1, on.stderr
-    assert [k for k, status in statuses(tmp_path / "a.h5").items() if status == "error"] == [(16, 64, "segfault")]
+    assert [k for k, status in statuses(out).items() if status == "error"] == [(16, 64, "abort")]
 
 
 # a recorded H200 in this process

@@ -12,6 +12,7 @@ import click
 
 from accuracy_eval.cli import completion
 from accuracy_eval.cli.attended import attended_progress
+from accuracy_eval.cli.last_words import last_words
 from accuracy_eval.cli.progress import progress
 from accuracy_eval.cli.selection import chosen_suite, selection
 
@@ -126,7 +127,7 @@ def dump_command(
         return _print_plan(chosen, options["plan_for"], workers, as_json, options)
     if out is None:
         raise click.UsageError("give the dump to write: -o FILE")
-    with _opened(device, encoding, workers, options) as backend:
+    with _opened(device, encoding, workers, out, options) as backend:
         with attended_progress() if attended else progress("dump", quiet=quiet or as_json) as update:
             summary = dump(
                 chosen, backend, out, candidates=options["candidates"], states=options["states"], repeats=options["repeats"],
@@ -145,7 +146,9 @@ def dump_command(
 
 
 @contextlib.contextmanager
-def _opened(device: str, encoding: Literal["ocp", "fnuz"], workers: int | Literal["all"] | None, options: dict[str, Any]) -> Iterator[Any]:
+def _opened(
+    device: str, encoding: Literal["ocp", "fnuz"], workers: int | Literal["all"] | None, out: str, options: dict[str, Any]
+) -> Iterator[Any]:
     """The backend in this process, or the crew of worker processes that was asked for."""
     if options["engine"] == "ray":
         yield from _on_cluster(device, encoding, workers, options)
@@ -160,7 +163,12 @@ def _opened(device: str, encoding: Literal["ocp", "fnuz"], workers: int | Litera
         from accuracy_eval.backends.open import open_backend
         from accuracy_eval.dump.running import Here
 
-        with contextlib.closing(open_backend(device, encoding, limit_s=options["case_limit"])) as backend:
+        died = (
+            f"accuracy-eval: the process ended in the middle of the dump; what was done is kept in {out}.parts. Go on with "
+            "--resume --workers 1: a case that ends its process costs itself alone there"
+        )
+        opened = contextlib.closing(open_backend(device, encoding, limit_s=options["case_limit"]))
+        with last_words(died), opened as backend:
             yield Here(backend, rescue=partial(crew_of, backend.name, 1))
         return
     from accuracy_eval.engine.seats import most_workers

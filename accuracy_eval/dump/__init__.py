@@ -10,7 +10,8 @@ import fcntl
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,41 +126,44 @@ def dump(
         parts.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"{parts}: cannot be made: {error.strerror}; name a file that can be written with -o") from error
-    lock = _only_writer(parts)
-    if probe:
-        card = place.probe()
-        info["numerics"] = card["numerics"]
-        provenance |= card["platform"]
-    run = {**provenance, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    jobs = unfinished(work, finished)
-    total = sum(len(j.candidates) for j in work)
-    summary = DumpSummary(out, resumed=total - sum(len(j.candidates) for j in jobs))
-    summary.unnamed = dict(Counter(j.case.op for j in work if not j.candidates))
-    settings = Settings(parts, info, run, repeats, store_inputs, kernels=kernels, certify=certify)
-    for count, record in enumerate(place.run(jobs, settings), summary.resumed + 1):
-        _count(summary, record)
-        if progress:
-            progress(count, total, record.id)
-    if pack:
-        if out.exists() and not resume:
-            raise UsageError(f"{out} appeared while this dump ran; the results are in {parts}: pack them with accuracy-eval merge")
-        store.pack(parts, out)
-    else:
-        summary.path = parts
-    os.close(lock)
+    with _only_writer(parts):
+        if probe:
+            card = place.probe()
+            info["numerics"] = card["numerics"]
+            provenance |= card["platform"]
+        run = {**provenance, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        jobs = unfinished(work, finished)
+        total = sum(len(j.candidates) for j in work)
+        summary = DumpSummary(out, resumed=total - sum(len(j.candidates) for j in jobs))
+        summary.unnamed = dict(Counter(j.case.op for j in work if not j.candidates))
+        settings = Settings(parts, info, run, repeats, store_inputs, kernels=kernels, certify=certify)
+        for count, record in enumerate(place.run(jobs, settings), summary.resumed + 1):
+            _count(summary, record)
+            if progress:
+                progress(count, total, record.id)
+        if pack:
+            if out.exists() and not resume:
+                raise UsageError(f"{out} appeared while this dump ran; the results are in {parts}: pack them with accuracy-eval merge")
+            store.pack(parts, out)
+        else:
+            summary.path = parts
     summary.time_s = time.monotonic() - started
     return summary
 
 
-def _only_writer(parts: Path) -> int:
-    """A lock on the folder for as long as this process lives; UsageError when another dump writes there."""
+@contextmanager
+def _only_writer(parts: Path) -> Iterator[None]:
+    """A lock on the folder for the block, or as long as this process lives; UsageError when another dump writes there."""
     handle = os.open(parts, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
         raise UsageError(f"{parts}: another dump is writing there; wait for it, or choose another file") from None
-    return handle
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 # what must be equal for two halves of a dump to be one: the device and the software that computes
