@@ -93,6 +93,18 @@ def test_what_torch_computes_passes(shape, options, direction, fmt):
         assert result.verdict is Verdict.PASS, (r.name, result.sides[0].metrics["budget_max"])
 
 
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_the_reference_is_the_same_for_any_number_of_threads(direction, monkeypatch):
+    options = {"causal": True, "lse": True} if direction == "fwd" else {"causal": True, "sink": True}
+    case = make_case("attention", tuple(zip("bhgstd", (2, 6, 2, 48, 48, 32), strict=True)), format="bfloat16", layout="bshd",
+                     options=options, direction=direction)  # fmt: skip
+    found = []
+    for threads in ("1", "3"):
+        monkeypatch.setenv("ACCURACY_EVAL_THREADS", threads)
+        found.append({n: [(p.values.tobytes(), p.budget.tobytes()) for p in r.panels()] for n, r in known(case)[1].items()})
+    assert found[0] == found[1]
+
+
 def test_the_kernels_own_logsumexp_is_an_output():
     # float32: the CPU's 16-bit kernel exponentiates coarsely, which cancels in out and shows in lse (docs/findings.md)
     case = case_of("square", {"causal": True, "lse": True}, "float32")

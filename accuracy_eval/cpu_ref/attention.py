@@ -27,12 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.contracts import LAMBDA
+from accuracy_eval.cpu_ref.blas import one_thread
 from accuracy_eval.cpu_ref.flush import SMALLEST, lost_steps, stored
 from accuracy_eval.cpu_ref.magnitudes import norm
 from accuracy_eval.cpu_ref.magnitudes import root as squares_root
 from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.cpu_ref.special import evaluate
 from accuracy_eval.formats import Values, get_format, ulp
+from accuracy_eval.threads import map_threads
 
 WALK = 0.3  # rms of one rounding in ulps, as in the budget of a product
 SOFT = 4.0  # ulps of the scalar arithmetic that scaling, exponential, division and rescaling take each time
@@ -96,22 +98,18 @@ _NO_WARNING = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # I
 Flags = NDArray[np.bool_]
 
 
-@_NO_WARNING
 def forward(a: Attention) -> dict[str, Result]:
     """out [b, h, s, d] and lse [b, h, s]."""
-    heads = [_Head(a, i, j) for i in range(a.q.shape[0]) for j in range(a.q.shape[1])]
-    shape = a.q.shape[:2]
-    return {
-        "out": _stacked([h.out for h in heads], (*shape, a.q.shape[2], a.v.shape[3])),
-        "lse": _stacked([h.lse for h in heads], (*shape, a.q.shape[2])),
-    }
+    found = [head for row in _of_heads(a, lambda head: {"out": head.out, "lse": head.lse}) for head in row]
+    shape = a.q.shape[:3]
+    return {"out": _stacked([x["out"] for x in found], (*shape, a.v.shape[3])), "lse": _stacked([x["lse"] for x in found], shape)}
 
 
 @_NO_WARNING
 def backward(a: Attention, grad: Values) -> dict[str, Result]:
     """dq [b, h, s, d], dk and dv [b, g, t, d], and dsink [h] with a sink, for the upstream gradient of out, [b, h, s, d]."""
-    b, h, g = a.q.shape[0], a.q.shape[1], a.k.shape[1]
-    found = [[_Head(a, i, j).gradients(grad[i, j]) for j in range(h)] for i in range(b)]
+    h, g = a.q.shape[1], a.k.shape[1]
+    found = _of_heads(a, lambda head: head.gradients(grad[head.at]))
     dq = _stacked([x["dq"] for row in found for x in row], a.q.shape)
     more = {}
     for name, shape in (("dk", a.k.shape), ("dv", a.v.shape)):
@@ -120,6 +118,24 @@ def backward(a: Attention, grad: Values) -> dict[str, Result]:
     if a.sink is not None:
         more["dsink"] = _stacked([_sum(a, [row[j]["dsink"] for row in found]) for j in range(h)], (h,))
     return {"dq": dq, **more}
+
+
+def _of_heads(a: Attention, of: Callable[[_Head], dict[str, Result]]) -> list[list[dict[str, Result]]]:
+    """What `of` says of every head, [b][h]. Heads share the cores, one thread each, and nothing but results is kept of them: what they may
+    hold instead is asked for seldom, and computed again then."""
+
+    @_NO_WARNING
+    def found(at: tuple[int, int]) -> dict[str, Result]:
+        return {n: Result(r.values, r.budget, partial(again, at, n)) for n, r in of(_Head(a, *at)).items()}
+
+    @_NO_WARNING
+    def again(at: tuple[int, int], name: str) -> Reach:
+        return of(_Head(a, *at))[name].reach()
+
+    batches, heads = a.q.shape[:2]
+    with one_thread():
+        every = map_threads(found, [(i, j) for i in range(batches) for j in range(heads)])
+    return [every[i * heads : (i + 1) * heads] for i in range(batches)]
 
 
 def _stacked(parts: list[Result], shape: tuple[int, ...]) -> Result:
@@ -149,8 +165,8 @@ def _sum(a: Attention, parts: list[Result]) -> Result:
 class _Head:
     """One query head."""
 
-    @_NO_WARNING
     def __init__(self, a: Attention, batch: int, head: int) -> None:
+        self.at = batch, head
         shared = head * a.k.shape[1] // a.q.shape[1]
         self.a, self.q, self.k, self.v = a, a.q[batch, head], a.k[batch, shared], a.v[batch, shared]
         d = self.q.shape[1]
@@ -256,7 +272,6 @@ class _Head:
             budget = np.where(self.coarse[:, 0], budget + np.fmax(most - self.log, self.log - least), budget)
         return Result(self.log, budget, lambda: Reach.around(self.log, budget, self._row_nan[:, 0]))
 
-    @_NO_WARNING
     def gradients(self, g: Values) -> dict[str, Result]:
         a, p, d, t = self.a, self.p, g.shape[1], self.k.shape[0]
         out = self.out
