@@ -136,7 +136,7 @@ def measure_sides(
             assert source.values.shape == panel.values.shape
             for k in truth:
                 for t, c in zip(total[k], codes[k], strict=True):
-                    t.update(first, c, panel.values, source.values, panel.budget)
+                    t.update(first, c, panel.values, source.values, panel.budget, panel.typical)
         for (a, b), m in pairs.items():
             m.update(first, codes[keys[a]][0], codes[keys[b]][0])
         if panel.budget is not None:

@@ -16,17 +16,17 @@ DTYPES = {
 }  # fmt: skip
 
 
-def total(actual, exact, truth, budget=None, fmt="float32", panels=1):
+def total(actual, exact, truth, budget=None, fmt="float32", panels=1, typical=None):
     """The metrics of values given as they are, rounded to `fmt`."""
     dtype = DTYPES[fmt]
     actual, exact, truth = (np.atleast_2d(np.asarray(x, np.float64)) for x in (actual, exact, truth))
     codes = actual.astype(dtype).view(f"u{np.dtype(dtype).itemsize}")
-    budget = None if budget is None else np.broadcast_to(budget, truth.shape)
+    allowed = [None if x is None else np.broadcast_to(x, truth.shape) for x in (budget, typical)]
     meter = TotalMeter(len(truth), fmt)
     for part in np.array_split(np.arange(len(truth)), panels):
         if len(part):
             rows = slice(part[0], part[-1] + 1)
-            meter.update(part[0], codes[rows], exact[rows], truth[rows], None if budget is None else budget[rows])
+            meter.update(part[0], codes[rows], exact[rows], truth[rows], *(None if x is None else x[rows] for x in allowed))
     return meter.result()
 
 
@@ -117,6 +117,38 @@ def test_panels_do_not_matter():
     rng = np.random.default_rng(2)
     truth, exact, actual = (rng.standard_normal((100, 700)) for _ in range(3))
     assert total(actual, exact, truth, 0.01, panels=7) == total(actual, exact, truth, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("exact", "truth", "moved"),
+    [
+        ([8, -8], [9, -9], [7, -7]),  # toward zero
+        ([8, 8], [9, 9], [7, 7]),  # down: of one sign that is toward zero
+        ([8, -8], [9, -7], [7, -9]),  # down
+        ([8, -8], [7, -9], [9, -7]),  # up
+    ],
+)
+def test_a_bias_that_the_contract_allows_adds_up_with_an_error_of_quantisation_of_its_direction(exact, truth, moved):
+    """A budget and a typical budget of 10/7 are a bias of 10/7 and no random walk; seven tenths of it are a step of 1."""
+    found = total(moved, exact, truth, 10 / 7, typical=10 / 7)
+    s2 = (10 / 7 / 8) * (10 / 7 / 8 + 0.8 * 2.0**-20)  # 8 has a float32 ulp of 2^-20
+    allowed = 2 * 4 + 2 * s2 + 3 * math.sqrt(2 * s2 * (4 + 2 * s2)) + 2 * 2.0**-20
+    assert found["excess_db"] == pytest.approx(10 * math.log10(8 / allowed), abs=1e-9)
+    assert total(moved, exact, truth, 10 / 7)["excess_db"] > 3  # without a bias there is no reason for it
+
+
+def test_a_bias_is_nothing_beside_errors_of_quantisation_of_no_common_sign():
+    rng = np.random.default_rng(4)
+    truth = rng.standard_normal((200, 1024))
+    exact = truth + 0.037 * rng.standard_normal(truth.shape)
+    actual = exact * 1.02
+    without, with_bias = (total(actual, exact, truth, 1e-3, typical=t)["excess_db"] for t in (None, 1e-3))
+    assert 0 < without - with_bias < 0.005  # (0.7e-3/0.037)²
+
+
+def test_an_element_without_a_bound_has_no_bias():
+    found = total([1.0, 2.0], [1.5, 2.0], [1.0, 2.0], [math.inf, 0.0], typical=[math.inf, 0.0])
+    assert found["excess_db"] == -math.inf
 
 
 @pytest.mark.parametrize("columns", [1, 2, 16, 128, 1024])

@@ -52,12 +52,12 @@ bf16 partials             budget                             budget             
 TF32 inputs               budget                             same [10]                          same [10]                             same [10]                             same [10]                             same [10]
   [1] every change is below half an ulp of bfloat16 and rounds away
   [2] budget_max 0.897 under fp32acc (must be at most 1), excess_db -0.00174, excess_row_db -0.0115 (must be at most 0.3), row_budget 0.347, col_budget 0.425, tile_budget 0.0613 (must be at most 0.7)
-  [3] budget_max 0 under fp32acc (must be at most 1), excess_db -0.0016, excess_row_db -0.00874 (must be at most 0.3), row_budget 0, col_budget 0, tile_budget 0 (must be at most 0.7)
+  [3] budget_max 0 under fp32acc (must be at most 1), excess_db -0.0016, excess_row_db -0.0115 (must be at most 0.3), row_budget 0, col_budget 0, tile_budget 0 (must be at most 0.7)
   [4] budget_max 0.833 under fp32acc (must be at most 1), row_budget 0.327, col_budget 0.387, tile_budget 0.0933 (must be at most 0.7)
-  [5] budget_max 0.9 under fp32acc (must be at most 1), excess_db -0.00558, excess_row_db 0.0068 (must be at most 0.3), row_budget 0.379, col_budget 0.464, tile_budget 0.142 (must be at most 0.7)
+  [5] budget_max 0.9 under fp32acc (must be at most 1), excess_db -0.00558, excess_row_db -0.0115 (must be at most 0.3), row_budget 0.379, col_budget 0.464, tile_budget 0.142 (must be at most 0.7)
   [6] budget_max 0.782 under fp32acc (must be at most 1), excess_db -0.00251, excess_row_db -0.0141 (must be at most 0.3), row_budget 0.307, col_budget 0.376, tile_budget 0.0777 (must be at most 0.7)
-  [7] budget_max 0.228 under fp8fast (must be at most 1), excess_db -0.036, excess_row_db -0.132 (must be at most 0.3), row_budget 0.106, col_budget 0.132, tile_budget 0.0458 (must be at most 0.7)
-  [8] budget_max 0.519 under fp8promoted (must be at most 1), excess_db -0.0507, excess_row_db -0.181 (must be at most 0.3), row_budget 0.21, col_budget 0.252, tile_budget 0.0505 (must be at most 0.7)
+  [7] budget_max 0.228 under fp8fast (must be at most 1), excess_db -0.0436, excess_row_db -0.137 (must be at most 0.3), row_budget 0.106, col_budget 0.132, tile_budget 0.0458 (must be at most 0.7)
+  [8] budget_max 0.519 under fp8promoted (must be at most 1), excess_db -0.0735, excess_row_db -0.214 (must be at most 0.3), row_budget 0.21, col_budget 0.252, tile_budget 0.0505 (must be at most 0.7)
   [9] every partial sum of these operands is held exactly by this arithmetic
   [10] operands of at most 10 fraction bits: rounding to TF32 changes none
   130 of 137 results that differ were caught; 0 claims broken"""
