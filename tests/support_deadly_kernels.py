@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from accuracy_eval.backends.candidates import candidate
@@ -25,7 +26,10 @@ def segfault(case: Case, tensors: Any) -> Any:
 
 @candidate("gemm", name="abort")
 def abort(case: Case, tensors: Any) -> Any:
+    """Aborts when a result is in the folder that the environment names."""
     if case.dims["m"] == 16:
+        while not list(Path(os.environ["DEADLY_AFTER"]).glob("*.h5")):
+            time.sleep(0.01)
         os.abort()
     return _product(tensors)
 

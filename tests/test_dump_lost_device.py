@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -45,7 +46,8 @@ def command(plugin: str, name: str, out: Path, *more: str) -> subprocess.Complet
     chosen = ["--op", "gemm", *(x for s in SHAPES for x in ("--shape", s)), "--format", "float32", "--lane", "random"]
     names = ["--plugin", plugin, "--candidate", name, "--candidate", "default"]
     line = [sys.executable, "-m", "accuracy_eval", "dump", *chosen, *names, "--device", "cpu", "-o", str(out), *more]
-    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+    environment = {**os.environ, "DEADLY_AFTER": f"{out}.parts"}
+    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False, env=environment)
 
 
 # a process of its own, as a user starts it
