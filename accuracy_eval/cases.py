@@ -60,7 +60,7 @@ def parse_case(text: str) -> Case:
         name, _, value = fields.pop(0).partition("=")
         if name not in op.options:
             raise unknown(f"{op_name} option", name, op.options or ["(none)"])
-        options[name] = _option_value(value, op.options[name])
+        options[name] = _option_value(value, op.options[name].default)
     if len(fields) not in (2, 3) or not re.fullmatch(r"s\d+", fields[-1]) or (len(fields) == 3 and fields[1] not in DIRECTIONS):
         raise UsageError(f"case id {text!r}: {'.'.join(fields)!r} is not an input class and seed; expected {_GRAMMAR}")
     lane = fields[0] if fields[0] in LANES else "random"
@@ -121,8 +121,9 @@ def make_case(
         raise unknown("input class", input_class, INPUT_CLASSES, listed="inputs")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; seeds are 0 or more")
-    kept = {n: v for n, v in (options or {}).items() if n not in spec.options or spec.options[n] != v}
-    kept = {n: float(v) if isinstance(spec.options.get(n), float) and isinstance(v, int) else v for n, v in kept.items()}
+    kept = {n: v for n, v in (options or {}).items() if n not in spec.options or spec.options[n].default != v}
+    real = {n for n, option in spec.options.items() if isinstance(option.default, float)}
+    kept = {n: float(v) if n in real and isinstance(v, int) else v for n, v in kept.items()}
     family = "+".join(get_family(p) for p in format.split("+"))
     out = get_family(out_format) if out_format else ""
     case = Case(

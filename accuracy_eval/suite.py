@@ -197,6 +197,7 @@ def filter_cases(
     ops: Sequence[str] = (),
     shapes: Sequence[str] = (),
     formats: Sequence[str] = (),
+    out_formats: Sequence[str] = (),
     layouts: Sequence[str] = (),
     recipes: Sequence[str] = (),
     inputs: Sequence[str] = (),
@@ -218,12 +219,14 @@ def filter_cases(
 
         _known("input class", inputs, INPUT_CLASSES)
     families = {"+".join(get_family(p) for p in f.split("+")) for f in formats}
+    outputs = {get_family(f) for f in out_formats}
     return [
         c
         for c in cases
         if (not ops or c.op in ops)
         and (not shapes or "x".join(str(size) for _, size in c.shape) in shapes)
         and (not families or c.format in families)
+        and (not outputs or c.out_format in outputs)
         and (not layouts or c.layout in layouts)
         and (not recipes or c.recipe in recipes)
         and (not inputs or (c.lane == "random" and c.input_class in inputs))

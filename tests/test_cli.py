@@ -1,6 +1,7 @@
 """The command line as a user meets it: whole outputs, exit codes, one clear error."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -11,8 +12,10 @@ from accuracy_eval import report
 from accuracy_eval.backends import candidates
 from accuracy_eval.cli import cli, run
 from accuracy_eval.json_data import from_json
+from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import Results
 from accuracy_eval.store import Dump
+from accuracy_eval.suite import load_suite
 
 GEMM = ["--op", "gemm", "--shape", "16x8x32"]
 
@@ -287,6 +290,87 @@ def test_inspect_shows_suite_device_cases_and_digests(dumps, capsys):
     assert "torch" in capsys.readouterr().out
     assert run(["inspect", str(dumps / "ref.h5"), "--case", "gemm.m16.n8.k32.nt.float32.exact.s0"]) == 0
     assert "source  a" in capsys.readouterr().out
+
+
+def test_the_detail_of_an_op_is_all_that_a_case_needs(capsys):
+    assert run(["list", "ops", "cross_entropy"]) == 0
+    assert (
+        capsys.readouterr().out
+        == """\
+cross_entropy: L = log Σ e^x − x[target], its mean over rows
+
+shape        m×n
+  m          rows
+  n          classes
+fwd          x [m, n], target [m] → loss (a scalar)
+bwd          x [m, n], target [m], grad_loss (a scalar) → dx [m, n]
+format       float32, float64, float16, bfloat16
+lane         random
+direction    fwd, bwd
+input        normal and others: accuracy-eval list inputs
+options
+  reduction  of the rows' losses; none: a loss a row (mean, sum, none; default
+             "mean")
+  smoothing  weight of all classes in the target; 0 up to but not 1 (float;
+             default 0.0)
+  ignored    the second of every four rows counts for nothing (bool; default
+             false)
+
+In a suite; keys left out have the first of the names above:
+
+  [[cases]]
+  op = "cross_entropy"
+  shape = "64x1000"
+  options = { reduction = "mean" }
+
+At once:
+
+  accuracy-eval dump --op cross_entropy --shape 64x1000 -o cross_entropy.h5
+"""
+    )
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_what_the_detail_of_an_op_tells_to_write_is_a_case(name, tmp_path, capsys):
+    op = OPS[name]
+    letters = {d for dims in op.dims for d in dims}
+    assert set(op.sizes) == letters
+    assert len({size.example for size in op.sizes.values()}) == len(letters)  # or shapes could not be told by their letters
+    assert run(["list", "ops", name]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    table = "\n".join(line.strip() for line in lines[lines.index("  [[cases]]") : lines.index("At once:")])
+    (tmp_path / "mine.toml").write_text(table)
+    (case,) = load_suite(str(tmp_path / "mine.toml")).cases
+    command = shlex.split(lines[-1])
+    assert command[:2] == ["accuracy-eval", "dump"]
+    assert run([*command[1:-1], str(tmp_path / "a.h5"), "--plan", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["lines"][0]["cases"] == 1
+    assert case.op == name
+
+
+def test_a_name_outside_the_registry_has_no_detail(capsys):
+    assert run(["list", "ops", "gem"]) == 2
+    assert "unknown op 'gem' (did you mean gemm?)" in capsys.readouterr().err
+    assert run(["list", "formats", "bfloat16"]) == 2
+    assert "a name may follow ops alone" in capsys.readouterr().err
+    assert run(["list", "ops", "cast", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["options"]["overflow"]["allowed"] == ["auto", "saturate", "inf", "nan"]
+
+
+@pytest.mark.parametrize("what", ["ops", "formats", "metrics", "gates", "units", "contracts", "suites"])
+def test_lists_keep_to_80_columns_and_break_no_word(what, capsys):
+    assert run(["list", what, "--json"]) == 0
+    words = {word for row in json.loads(capsys.readouterr().out) for value in row.values() for word in str(value).split()}
+    assert run(["list", what]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert words <= {word.removesuffix(";") for word in text.split()} | set(text.split())
+
+
+def test_the_usage_of_list_breaks_no_word(capsys):
+    assert run(["list", "--help"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "Usage: accuracy-eval list [OPTIONS] [WHAT] [NAME]"
 
 
 def test_merge_joins_shards(tmp_path, capsys):

@@ -168,7 +168,7 @@ def test_sign_flips_are_bitwise_but_on_units_that_round_the_signs_apart():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"options": {"relation": "scled"}}, "unknown relation 'scled'"),
+        ({"options": {"relation": "scled"}}, "relation='scled'; allowed: scaled, negated, "),
         ({"options": {"relation": "batch", "alpha": 2.0}}, "no option besides relation"),
         ({"direction": "bwd"}, "forward, no recipe"),
         ({"options": {"relation": "padded_k"}}, f"needs k of {PADDING} or more"),

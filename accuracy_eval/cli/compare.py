@@ -14,6 +14,7 @@ import click
 from accuracy_eval.cli import completion
 from accuracy_eval.cli.progress import progress
 from accuracy_eval.cli.selection import FILTERS, as_options, selection
+from accuracy_eval.cli.tables import terminal_width
 
 if TYPE_CHECKING:
     from accuracy_eval.records import Case, Results
@@ -218,8 +219,7 @@ def present(
     elif not quiet:
         from accuracy_eval.report import console_table
 
-        width = _terminal_width() if sys.stdout.isatty() else 80
-        click.echo(console_table(results, width=width, color=_color(), verbose=verbose), nl=False)
+        click.echo(console_table(results, width=terminal_width(), color=_color(), verbose=verbose), nl=False)
         for path in written:
             click.echo(f"  {path}")
     warned = any(t.verdict is Verdict.WARN for t in results.tensors)
@@ -235,12 +235,6 @@ def _folder_name(label: str) -> str:
     import re
 
     return re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip(".-") or "dump"
-
-
-def _terminal_width() -> int:
-    import shutil
-
-    return shutil.get_terminal_size((80, 24)).columns
 
 
 def _color() -> bool:

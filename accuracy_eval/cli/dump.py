@@ -14,7 +14,7 @@ from accuracy_eval.cli import completion
 from accuracy_eval.cli.attended import attended_progress
 from accuracy_eval.cli.last_words import last_words
 from accuracy_eval.cli.progress import progress
-from accuracy_eval.cli.selection import chosen_suite, selection
+from accuracy_eval.cli.selection import FILTERS, chosen_suite, selection
 
 MOST_REASONS = 8  # lines said about unsupported cases
 
@@ -118,9 +118,8 @@ def dump_command(
         from accuracy_eval.backends.candidates import load_plugin
 
         load_plugin(plugin)
-    names = ("ops", "shapes", "formats", "layouts", "recipes", "inputs", "lanes", "directions")
     chosen = chosen_suite(
-        suite, {n: options.pop(n) for n in names}, seed=options.pop("seed"), max_m=options.pop("max_m"), huge=options.pop("huge")
+        suite, {n: options.pop(n) for n in FILTERS}, seed=options.pop("seed"), max_m=options.pop("max_m"), huge=options.pop("huge")
     )
     workers = options["workers"]
     if options["plan_for"]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from accuracy_eval.cli.tables import table, terminal_width
+
 Table = list[dict[str, Any]]
 
 
@@ -15,8 +17,8 @@ def _ops() -> Table:
     from accuracy_eval.ops.registry import OPS
 
     return [
-        {"op": o.name, "family": o.family, "equation": o.equation, "formats": ", ".join(o.formats), "directions": ", ".join(o.directions),
-         "lanes": ", ".join(o.lanes)}
+        {"op": o.name, "sizes": " or ".join("×".join(d) for d in o.dims), "directions": ", ".join(o.directions), "family": o.family,
+         "equation": o.equation}
         for o in OPS.values()
     ]  # fmt: skip
 
@@ -124,16 +126,19 @@ _TABLES: dict[str, Callable[[], Table]] = {
 
 
 @click.command("list", short_help="Print the ops, formats, suites, gates and devices there are.")
-@click.argument("what", type=click.Choice(list(_TABLES)), default="ops")
+@click.argument("what", metavar="[WHAT]", type=click.Choice(list(_TABLES)), default="ops")
+@click.argument("name", metavar="[NAME]", required=False)
 @click.option("--suite", help="The case ids of this suite instead.")
 @click.option("--markdown", is_flag=True, help="As a Markdown table.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Python file that registers candidates.")
-def list_command(what: str, suite: str | None, markdown: bool, as_json: bool, plugins: tuple[str, ...]) -> int:
-    """Print a table of WHAT there is: one row a registered thing.
+def list_command(what: str, name: str | None, suite: str | None, markdown: bool, as_json: bool, plugins: tuple[str, ...]) -> int:
+    """Print a table of WHAT there is, one row a registered thing: ops, formats, recipes, contracts, metrics, gates, suites, inputs,
+    candidates, devices or units. With the NAME of an op, all that a case of it may be.
 
     \b
     accuracy-eval list suites
+    accuracy-eval list ops gemm             sizes, operands, formats, options
     accuracy-eval list --suite smoke
     accuracy-eval list ops --markdown
     """
@@ -148,12 +153,29 @@ def list_command(what: str, suite: str | None, markdown: bool, as_json: bool, pl
         ids = [case_id(c) for c in load_suite(suite, huge=True).cases]
         click.echo(json.dumps(ids) if as_json else "\n".join(ids))
         return 0
+    if name is not None:
+        _show_op(what, name, as_json)
+        return 0
     rows = _TABLES[what]()
     if as_json:
         click.echo(json.dumps(rows))
     else:
         click.echo(_markdown(rows) if markdown else _plain(rows))
+    if what == "ops" and not as_json and not markdown:
+        click.echo("\nall about one: accuracy-eval list ops NAME")
     return 0
+
+
+def _show_op(what: str, name: str, as_json: bool) -> None:
+    from accuracy_eval.cli.op_detail import op_detail, text
+    from accuracy_eval.errors import UsageError
+    from accuracy_eval.json_data import to_json
+    from accuracy_eval.ops.registry import get_op
+
+    if what != "ops":
+        raise UsageError(f"list {what} {name}: a name may follow ops alone; the table of {what} says all there is")
+    detail = op_detail(get_op(name))
+    click.echo(json.dumps(to_json(detail)) if as_json else text(detail, terminal_width()))
 
 
 def _markdown(rows: Table) -> str:
@@ -164,9 +186,4 @@ def _markdown(rows: Table) -> str:
 
 def _plain(rows: Table) -> str:
     head = list(rows[0])
-    widths = {h: max(len(h), *(len(str(r[h])) for r in rows)) for h in head}
-
-    def line(cells: list[Any]) -> str:
-        return "  ".join(str(c).ljust(widths[h]) for h, c in zip(head, cells, strict=True)).rstrip()
-
-    return "\n".join([line(head), *(line([r[h] for h in head]) for r in rows)])
+    return "\n".join(table(head, [[str(r[h]) for h in head] for r in rows], terminal_width()))

@@ -15,8 +15,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _FILTERS = (
     ("op", "ops", "gemm, exp, cast, quantize, …"),
-    ("shape", "shapes", "sizes in the op's order: 512x128x256 is m × n × k of a gemm"),
+    ("shape", "shapes", "sizes in the op's order (list ops NAME): 512x128x256 is m × n × k of a gemm"),
     ("format", "formats", "number format of the operands: bfloat16, fp8_e4m3, …"),
+    ("out-format", "out_formats", "number format of the output, where it is not the operands'"),
     ("layout", "layouts", "gemm operand layout: nt, nn, tn, tt (first letter A, second B)"),
     ("recipe", "recipes", "how operands are quantised: tensorwise, rowwise, mxfp8, …"),
     ("input", "inputs", "input class: normal, cancellation, codes, …"),

@@ -20,23 +20,31 @@ from accuracy_eval.ops.spec import (
     Inputs,
     Operand,
     OpSpec,
+    Option,
     Output,
     Panel,
     Reference,
+    Size,
     bounded,
     operand_formats,
     reaching,
     rows_and_columns,
-)  # fmt: skip
-from accuracy_eval.records import Case, OptionValue
+)
+from accuracy_eval.records import Case
 
 FORMATS = ("float32", "float64", "float16", "bfloat16")
 LAYOUTS = ("bhsd", "bshd", "sbhd")  # order of batch, heads, sequence and head dimension in memory
-OPTIONS: dict[str, OptionValue] = {"causal": False, "window": 0, "scale": 0.0, "lse": False, "sink": False}
+OPTIONS = {
+    "causal": Option(False, "a query sees the keys up to its own place; s = t"),
+    "window": Option(0, "a query sees so many keys, up to its own place; 0: all; s = t"),
+    "scale": Option(0.0, "factor of the scores; 0: 1/√d"),
+    "lse": Option(False, "gives output lse [b, h, s] too"),
+    "sink": Option(False, "adds operand sink [h]: the score of a key whose value is zero"),
+}
 
 
 def option(case: Case, name: str) -> Any:
-    return dict(case.options).get(name, OPTIONS[name])
+    return dict(case.options).get(name, OPTIONS[name].default)
 
 
 def scale_of(case: Case) -> float:
@@ -208,6 +216,14 @@ ATTENTION = OpSpec(
     family="attention",
     equation="O = softmax(scale · Q · Kᵀ) · V",
     dims=(("b", "h", "g", "s", "t", "d"),),
+    sizes={
+        "b": Size("batch", 2),
+        "h": Size("query heads", 8),
+        "g": Size("key and value heads; h is a multiple of it", 4),
+        "s": Size("queries", 128),
+        "t": Size("keys and values", 96),
+        "d": Size("elements of a head", 64),
+    },
     formats=FORMATS,
     operands=_operands,
     outputs=_outputs,

@@ -11,19 +11,9 @@ from accuracy_eval.cpu_ref.gemm import gradient, panels
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.cpu_ref.overflow import product_overflows, stacked
 from accuracy_eval.ops.autograd import gradients
-from accuracy_eval.ops.gemm import LAYOUTS, overflowing
+from accuracy_eval.ops.gemm import LAYOUTS, SIZES, overflowing
 from accuracy_eval.ops.panels import of_product
-from accuracy_eval.ops.spec import (
-    FLOATS,
-    Encoding,
-    Inputs,
-    Operand,
-    OpSpec,
-    Output,
-    Panel,
-    Reference,
-    operand_formats,
-)  # fmt: skip
+from accuracy_eval.ops.spec import FLOATS, Encoding, Inputs, Operand, OpSpec, Output, Panel, Reference, Size, operand_formats
 from accuracy_eval.records import Case, Coded
 
 
@@ -89,6 +79,7 @@ BATCHED = OpSpec(
     family="batched_gemm",
     equation="D[i] = op(A[i]) · op(B[i])",
     dims=(("b", "m", "n", "k"),),
+    sizes={"b": Size("products", 4), **SIZES},
     formats=FLOATS,
     operands=_operands,
     outputs=_outputs,

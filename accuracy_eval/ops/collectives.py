@@ -21,18 +21,7 @@ from accuracy_eval.formats import Codes, Values, decode, encode, get_format
 from accuracy_eval.inputs.exact import INPUT_CLASS
 from accuracy_eval.inputs.philox import STREAM_16, stream_key, words
 from accuracy_eval.ops.relations import PERMUTED_RANKS
-from accuracy_eval.ops.spec import (
-    Encoding,
-    Exempt,
-    Inputs,
-    Joint,
-    Operand,
-    OpSpec,
-    Output,
-    Panel,
-    Reference,
-    operand_formats,
-)
+from accuracy_eval.ops.spec import Encoding, Exempt, Inputs, Joint, Operand, OpSpec, Output, Panel, Reference, Size, operand_formats
 from accuracy_eval.records import Case, Coded
 
 SUMMED = ("float32", "float16", "bfloat16")
@@ -184,6 +173,7 @@ def _op(c: Collective) -> OpSpec:
         family="collective",
         equation=c.equation,
         dims=(("r", "n"),),
+        sizes={"r": Size(f"ranks, 2 to {MOST_RANKS}, a process each", 4), "n": Size("elements of a block", 1000)},
         formats=SUMMED if c.sums else MOVED,
         operands=partial(_operands, c),
         own_codes=partial(_integers, c),

@@ -13,11 +13,10 @@ from accuracy_eval.inputs import indices
 from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.panels import one_code
 from accuracy_eval.ops.rows import added, index_values, summands
-from accuracy_eval.ops.spec import FLOATS, Encoding, Inputs, Operand, OpSpec, Output, Reference, operand_formats
-from accuracy_eval.records import Case, OptionValue
+from accuracy_eval.ops.spec import FLOATS, Encoding, Inputs, Operand, OpSpec, Option, Output, Reference, Size, operand_formats
+from accuracy_eval.records import Case
 
-SPREADS = ("skewed", "uniform", "one")
-OPTIONS: dict[str, OptionValue] = {"ids": "skewed"}
+OPTIONS = {"ids": Option("skewed", "which words: as often as in a language, all alike, or one alone", ("skewed", "uniform", "one"))}
 
 
 def _spread(case: Case) -> Any:
@@ -60,8 +59,6 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
 
 
 def _refuse(case: Case) -> str | None:
-    if _spread(case) not in SPREADS:
-        return f"option ids={_spread(case)!r}; allowed: {', '.join(SPREADS)}"
     if not case.dims["v"] and case.dims["t"]:
         return "ids of a table without rows"
     if case.lane == "exact" and case.direction == "fwd":
@@ -74,6 +71,7 @@ EMBEDDING = OpSpec(
     family="embedding",
     equation="y[t] = w[ids[t]]",
     dims=(("t", "v", "n"),),
+    sizes={"t": Size("ids", 300), "v": Size("words, rows of the table", 1000), "n": Size("columns of the table", 64)},
     formats=FLOATS,
     operands=_operands,
     outputs=_outputs,

@@ -10,9 +10,9 @@ from accuracy_eval.contracts import default_contract
 from accuracy_eval.cpu_ref.epilogue import ACTIVATIONS, Epilogue, epilogue_panels, epilogue_reach
 from accuracy_eval.cpu_ref.epilogue_gradient import Upstream, gradient_panels, gradient_reach, undetermined, upstream
 from accuracy_eval.cpu_ref.operands import Gemm
-from accuracy_eval.errors import unknown
 from accuracy_eval.formats import decode
 from accuracy_eval.ops.autograd import gradients
+from accuracy_eval.ops.gemm import SIZES
 from accuracy_eval.ops.panels import of_product
 from accuracy_eval.ops.spec import (
     FLOATS,
@@ -20,22 +20,23 @@ from accuracy_eval.ops.spec import (
     Inputs,
     Operand,
     OpSpec,
+    Option,
     Output,
     Panel,
     Reference,
     operand_formats,
     output_format,
     reaching,
-)  # fmt: skip
-from accuracy_eval.records import Case, OptionValue
+)
+from accuracy_eval.records import Case
 
-OPTIONS: dict[str, OptionValue] = {
-    "activation": "none",
-    "gated": False,
-    "bias": False,
-    "residual": False,
-    "alpha": 1.0,
-    "output_scale": 1.0,
+OPTIONS = {
+    "activation": Option("none", "f", tuple(ACTIVATIONS)),
+    "gated": Option(False, "the product has 2·n columns: f of the first half times the second (up)"),
+    "bias": Option(False, "adds operand bias before f"),
+    "residual": Option(False, "adds operand residual [m, n] after f"),
+    "alpha": Option(1.0, "factor of the product"),
+    "output_scale": Option(1.0, "divides the result; over 0"),
 }
 
 
@@ -159,8 +160,6 @@ def _forward(problem: Gemm, epilogue: Epilogue, contract: str) -> Iterator[Panel
 
 
 def _refuse(case: Case) -> str | None:
-    if option(case, "activation") not in ACTIVATIONS:
-        raise unknown("activation", option(case, "activation"), ACTIVATIONS)
     if not option(case, "output_scale") > 0:
         return f"output_scale={option(case, 'output_scale')}; it divides the result: allowed is a number over 0"
     if case.out_format and case.out_format != case.format:
@@ -173,6 +172,7 @@ GEMM_EPILOGUE = OpSpec(
     family="gemm_epilogue",
     equation="Y = (f(alpha · op(A) · op(B) + bias) [· up] [+ residual]) / output_scale",
     dims=(("m", "n", "k"),),
+    sizes=SIZES,
     formats=FLOATS,
     operands=_operands,
     outputs=_outputs,

@@ -18,17 +18,28 @@ from accuracy_eval.inputs import indices
 from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.panels import Part, by_rows, one_code
 from accuracy_eval.ops.rows import Indices, added, dotted, index_values, summands
-from accuracy_eval.ops.spec import FLOATS, Encoding, Inputs, Operand, OpSpec, Output, Reference, float_contract, operand_formats
-from accuracy_eval.records import Case, Coded, OptionValue
+from accuracy_eval.ops.spec import (
+    FLOATS,
+    Encoding,
+    Inputs,
+    Operand,
+    OpSpec,
+    Option,
+    Output,
+    Reference,
+    Size,
+    float_contract,
+    operand_formats,
+)
+from accuracy_eval.records import Case, Coded
 
-LOADS = ("uniform", "skewed")
-OPTIONS: dict[str, OptionValue] = {"load": "uniform"}
+OPTIONS = {"load": Option("uniform", "skewed: some experts get most tokens and some none", ("uniform", "skewed"))}
 MOST_WEIGHTED = 16  # experts a token of the exact lane may have: 16 terms of 2·8 are the largest integer that bfloat16 holds exactly
 DIMS = (("t", "k", "e", "n"),)
 
 
 def _load(case: Case) -> str:
-    return str(case.option("load", OPTIONS["load"]))
+    return str(case.option("load", OPTIONS["load"].default))
 
 
 def chosen_experts(case: Case) -> Indices:
@@ -174,8 +185,6 @@ def _refuse(case: Case) -> str | None:
     e, k = (case.dims[d] for d in "ek")
     if k > e:
         return f"k={k} experts of e={e}: a token has each expert once"
-    if _load(case) not in LOADS:
-        return f"option load={_load(case)!r}; allowed: {', '.join(LOADS)}"
     if case.lane == "exact" and (case.op, case.direction) in (("permute", "fwd"), ("unpermute", "bwd")):
         return "the exact lane is for the rows that are added: permute backward, unpermute forward"
     if case.lane == "exact" and k > MOST_WEIGHTED:
@@ -195,6 +204,12 @@ def _op(name: str, equation: str, reference: Callable[[Case, Inputs, Encoding, s
         family="moe",
         equation=equation,
         dims=DIMS,
+        sizes={
+            "t": Size("tokens", 64),
+            "k": Size("experts of each token", 2),
+            "e": Size("experts", 8),
+            "n": Size("elements of a token", 32),
+        },
         formats=FLOATS,
         operands=_operands,
         outputs=_outputs,

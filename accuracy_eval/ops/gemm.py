@@ -25,22 +25,32 @@ from accuracy_eval.ops.spec import (
     Inputs,
     Operand,
     OpSpec,
+    Option,
     Output,
     Panel,
     Product,
     Reference,
+    Size,
     operand_formats,
     output_format,
     row_blocks,
     rows_and_columns,
-)  # fmt: skip
-from accuracy_eval.records import Case, OptionValue
+)
+from accuracy_eval.quantize.quantiser import SOURCES
+from accuracy_eval.records import Case
 
 LAYOUTS = ("nt", "nn", "tn", "tt")
 FORMATS = ("float64", "float32", "tfloat32", "float16", "bfloat16")
-OPTIONS: dict[str, OptionValue] = {
-    "alpha": 1.0, "beta": 0.0, "bias": False, "c": "values", "source": "bfloat16", "result_scale": 1.0, "relation": "scaled",
-}  # fmt: skip
+SIZES = {"m": Size("rows of A and D", 512), "n": Size("columns of op(B) and D", 128), "k": Size("terms of every sum", 256)}
+OPTIONS = {
+    "alpha": Option(1.0, "factor of the product; the exact lane takes 0 and powers of two"),
+    "beta": Option(0.0, "factor of C; 0 leaves operand c [m, n] away"),
+    "bias": Option(False, "adds operand bias [n]; not beside C"),
+    "c": Option("values", "nan: C holds NaN, which beta = 0 must ignore", ("values", "nan")),
+    "source": Option("bfloat16", "of a case with a recipe: format of the operands that are quantised", SOURCES),
+    "result_scale": Option(1.0, "of a case with a recipe: factor of an output of 8 bits"),
+    "relation": Option("scaled", "of the metamorphic lane: how the operands are changed", tuple(relations.RELATIONS)),
+}
 
 
 def _has_c(case: Case) -> bool:
@@ -209,8 +219,6 @@ def _refuse(case: Case) -> str | None:
         return "options source and result_scale belong to quantised products; state a recipe"
     if GEMM.option(case, "bias") and _has_c(case):
         return "bias and C together are two roundings in every library; take one of them"
-    if GEMM.option(case, "c") not in ("values", "nan"):
-        return f"option c={GEMM.option(case, 'c')!r}; allowed: values, nan"
     if GEMM.option(case, "c") == "nan" and GEMM.option(case, "beta") != 0.0:
         return "c=nan asks whether beta=0 ignores C; it needs beta=0"
     powers = [float(GEMM.option(case, name)) for name in ("alpha", "beta")]
@@ -231,6 +239,7 @@ GEMM = OpSpec(
     family="gemm",
     equation="D = alpha · op(A) · op(B) + beta · C + bias",
     dims=(("m", "n", "k"),),
+    sizes=SIZES,
     formats=(*FORMATS, *quantised.FORMATS),
     operands=_operands,
     outputs=_outputs,

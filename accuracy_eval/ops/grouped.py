@@ -34,7 +34,7 @@ from accuracy_eval.ops.factors import (
     scale_format,
     scale_values,
 )
-from accuracy_eval.ops.gemm import overflowing
+from accuracy_eval.ops.gemm import SIZES, overflowing
 from accuracy_eval.ops.grouped_torch import torch_products
 from accuracy_eval.ops.panels import of_product
 from accuracy_eval.ops.spec import (
@@ -42,22 +42,29 @@ from accuracy_eval.ops.spec import (
     Inputs,
     Operand,
     OpSpec,
+    Option,
     Output,
     Panel,
     Product,
     Reference,
+    Size,
     operand_formats,
     output_format,
     row_blocks,
     rows_and_columns,
 )
 from accuracy_eval.quantize import Quantised, Recipe, dequantize, quantize
-from accuracy_eval.records import Case, Coded, OptionValue
+from accuracy_eval.quantize.quantiser import SOURCES
+from accuracy_eval.records import Case, Coded
 
 LAYOUTS = ("nt", "nn")
 FORMATS = ("bfloat16", "float16", "float32")
-LENS = ("equal", "ragged", "zeros")
-OPTIONS: dict[str, OptionValue] = {"lens": "equal", "align": 1, "padding": 0, "source": "bfloat16"}
+OPTIONS = {
+    "lens": Option("equal", "rows of the groups: m each, cut anywhere, or none in every third", ("equal", "ragged", "zeros")),
+    "align": Option(1, "groups are cut in units of so many rows"),
+    "padding": Option(0, "rows of NaN behind the last group, which must reach nothing"),
+    "source": Option("bfloat16", "of a case with a recipe: format of the operands that are quantised", SOURCES),
+}
 
 
 # groups
@@ -386,9 +393,7 @@ def fast_products(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str
 
 
 def _refuse(case: Case) -> str | None:
-    lens, align, padding = (GROUPED.option(case, name) for name in ("lens", "align", "padding"))
-    if lens not in LENS:
-        return f"option lens={lens!r}; allowed: {', '.join(LENS)}"
+    align, padding = (GROUPED.option(case, name) for name in ("align", "padding"))
     if int(align) < 1 or int(padding) < 0:
         return f"options align={align} and padding={padding}; align is at least 1, padding at least 0"
     if case.dims["g"] * case.dims["m"] % int(align):
@@ -414,6 +419,7 @@ GROUPED = OpSpec(
     family="grouped_gemm",
     equation="D[rows of g] = A[rows of g] · op(B[g])",
     dims=(("g", "m", "n", "k"),),
+    sizes={"g": Size("groups, each with its matrix B", 4), **SIZES, "m": Size("rows of A for each group, on average", 96)},
     formats=(*FORMATS, *quantised.FORMATS),
     operands=_operands,
     own_codes=_own_codes,

@@ -23,22 +23,27 @@ from accuracy_eval.ops.spec import (
     Inputs,
     Operand,
     OpSpec,
+    Option,
     Output,
     Reference,
+    Size,
     float_contract,
     operand_formats,
     row_blocks,
-)  # fmt: skip
-from accuracy_eval.records import Case, OptionValue
+)
+from accuracy_eval.records import Case
 
-REDUCTIONS = ("mean", "sum", "none")
-OPTIONS: dict[str, OptionValue] = {"reduction": "mean", "smoothing": 0.0, "ignored": False}
+OPTIONS = {
+    "reduction": Option("mean", "of the rows' losses; none: a loss a row", ("mean", "sum", "none")),
+    "smoothing": Option(0.0, "weight of all classes in the target; 0 up to but not 1"),
+    "ignored": Option(False, "the second of every four rows counts for nothing"),
+}
 IGNORED = -100  # the class of rows that count for nothing
 EVERY = 4  # rows of which the second is ignored
 
 
 def _option(case: Case, name: str) -> Any:
-    return dict(case.options).get(name, OPTIONS[name])
+    return dict(case.options).get(name, OPTIONS[name].default)
 
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
@@ -137,8 +142,6 @@ def _undecided(rows: Callable[[int, int], Logits], output: Output, every: tuple[
 def _refuse(case: Case) -> str | None:
     if not case.dims["n"] or not case.dims["m"]:
         return "a loss needs at least one row and one class"
-    if _option(case, "reduction") not in REDUCTIONS:
-        return f"option reduction={_option(case, 'reduction')!r}; allowed: {', '.join(REDUCTIONS)}"
     if not 0 <= _option(case, "smoothing") < 1:
         return f"option smoothing={_option(case, 'smoothing')}; allowed: 0 up to but not including 1"
     return None
@@ -149,6 +152,7 @@ CROSS_ENTROPY = OpSpec(
     family="loss",
     equation="L = log Σ e^x − x[target], its mean over rows",
     dims=(("m", "n"),),
+    sizes={"m": Size("rows", 64), "n": Size("classes", 1000)},
     formats=FLOATS,
     operands=_operands,
     outputs=_outputs,

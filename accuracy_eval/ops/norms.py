@@ -17,12 +17,14 @@ from accuracy_eval.ops.spec import (
     Inputs,
     Operand,
     OpSpec,
+    Option,
     Output,
     Reference,
+    Size,
     float_contract,
     operand_formats,
     reaching,
-)  # fmt: skip
+)
 from accuracy_eval.records import Case
 
 EPS = 1e-5
@@ -79,13 +81,14 @@ def _op(name: str, equation: str, *, centred: bool) -> OpSpec:
         family="norm",
         equation=equation,
         dims=(("m", "n"),),
+        sizes={"m": Size("rows", 64), "n": Size("columns", 1000)},
         formats=FLOATS,
         operands=partial(_operands, centred),
         outputs=partial(_outputs, centred),
         torch=partial(_torch, centred),
         reference=partial(_reference, centred),
         contract=float_contract,
-        options={"eps": EPS},
+        options={"eps": Option(EPS, "added to the variance or mean square")},
         directions=("fwd", "bwd"),
         refuse=lambda case: None if case.dims["n"] else "a norm of an empty axis has no value",
     )

@@ -26,10 +26,11 @@ from accuracy_eval.ops.spec import (
     Output,
     Panel,
     Reference,
+    Size,
     operand_formats,
     row_blocks,
     rows_and_columns,
-)  # fmt: skip
+)
 from accuracy_eval.quantize import RECIPES, Quantised, block_maxima, dequantize, element_format, get_recipe, quantize, scale_rule
 from accuracy_eval.records import Case, Coded
 
@@ -227,6 +228,7 @@ QUANTIZE = OpSpec(
     family="quantize",
     equation="x ≈ scale · codes",
     dims=(("m", "n"),),
+    sizes={"m": Size("rows", 64), "n": Size("columns", 1000)},
     formats=("float32", "float16", "bfloat16"),
     out_formats=("fp8_e4m3", "fp8_e5m2", "fp6_e2m3", "fp6_e3m2", "fp4_e2m1", "int8"),
     operands=_operands,

@@ -23,10 +23,11 @@ from accuracy_eval.ops.spec import (
     OpSpec,
     Output,
     Reference,
+    Size,
     float_contract,
     operand_formats,
     reaching,
-)  # fmt: skip
+)
 from accuracy_eval.records import Case
 
 
@@ -92,6 +93,7 @@ ROPE = OpSpec(
     family="rope",
     equation="(y₁, y₂) = (x₁·cos − x₂·sin, x₂·cos + x₁·sin)",
     dims=(("s", "h", "d"),),
+    sizes={"s": Size("positions", 128), "h": Size("heads", 8), "d": Size("elements of a head, even", 64)},
     formats=FLOATS,
     operands=_operands,
     outputs=_outputs,

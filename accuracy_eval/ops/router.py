@@ -19,11 +19,26 @@ from accuracy_eval.inputs import generate, indices
 from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.panels import Part, by_rows, one_code
 from accuracy_eval.ops.rows import Indices, index_values
-from accuracy_eval.ops.spec import FLOATS, Encoding, Exempt, Inputs, Operand, OpSpec, Output, Reference, float_contract, operand_formats
-from accuracy_eval.records import Case, OptionValue
+from accuracy_eval.ops.spec import (
+    FLOATS,
+    Encoding,
+    Exempt,
+    Inputs,
+    Operand,
+    OpSpec,
+    Option,
+    Output,
+    Reference,
+    Size,
+    float_contract,
+    operand_formats,
+)
+from accuracy_eval.records import Case
 
-SCORES = ("softmax", "sigmoid")
-OPTIONS: dict[str, OptionValue] = {"score": "softmax", "normalised": False}
+OPTIONS = {
+    "score": Option("softmax", "what is made of the logits", ("softmax", "sigmoid")),
+    "normalised": Option(False, "the k weights of a token add up to 1"),
+}
 APART = 16.0  # logits of the exact lane are integers over 16: sigmoids stay apart, and up to 512 of them fit bfloat16
 MOST_EXACT = 512
 
@@ -120,8 +135,6 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
 def _refuse(case: Case) -> str | None:
     if case.dims["k"] > case.dims["e"]:
         return f"k={case.dims['k']} experts of e={case.dims['e']}: a token has each expert once"
-    if _option(case, "score") not in SCORES:
-        return f"option score={_option(case, 'score')!r}; allowed: {', '.join(SCORES)}"
     if case.lane == "exact" and case.direction == "bwd":
         return "the exact lane is for the choice of experts: forward only"
     if case.lane == "exact" and case.dims["e"] > MOST_EXACT:
@@ -134,6 +147,7 @@ TOPK = OpSpec(
     family="moe",
     equation="the k largest of softmax(x) or sigmoid(x), in order",
     dims=(("t", "k", "e"),),
+    sizes={"t": Size("tokens", 64), "k": Size("experts of each token", 2), "e": Size("experts", 8)},
     formats=FLOATS,
     operands=_operands,
     outputs=_outputs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,13 +162,30 @@ class Product:
     index: tuple[int | slice, ...] = ()
 
 
+class Size(NamedTuple):
+    """What a dimension letter counts, and a size to try it with."""
+
+    says: str
+    example: int
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of an op: what cases have that do not state it, what it does, the texts it may be (empty: any value of its type)."""
+
+    default: OptionValue
+    says: str
+    allowed: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class OpSpec:
     """One operation.
 
-    dims        tuples of dimension letters the op accepts, e.g. (("n",), ("m", "n"))
+    dims        tuples of dimension letters the op accepts, in the order of their sizes, e.g. (("n",), ("m", "n"))
+    sizes       what each letter counts
     formats     families its operands may have; out_formats: families its output may have besides the operands' own
-    options     name -> default value; a case states only what differs
+    options     by name; a case states only what differs from the defaults
     operands    (case, encoding) -> operands in order
     own_codes   (case, encoding) -> codes of the operands that no input class generates, by name; None: there are none
     outputs     (case, encoding) -> outputs in order
@@ -192,6 +209,7 @@ class OpSpec:
     family: str
     equation: str
     dims: tuple[tuple[str, ...], ...]
+    sizes: Mapping[str, Size]
     formats: tuple[str, ...]
     operands: Callable[[Case, Encoding], tuple[Operand, ...]]
     outputs: Callable[[Case, Encoding], tuple[Output, ...]]
@@ -203,7 +221,7 @@ class OpSpec:
     layouts: tuple[str, ...] = ("",)
     out_formats: tuple[str, ...] = ()
     recipes: tuple[str, ...] = ("",)
-    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    options: Mapping[str, Option] = field(default_factory=dict)
     lanes: tuple[str, ...] = ("random",)
     relation: Callable[[Case], Relation | None] = lambda case: None
     directions: tuple[str, ...] = ("fwd",)
@@ -215,7 +233,7 @@ class OpSpec:
 
     def option(self, case: Case, name: str) -> Any:
         """The case's value of an option, else the op's default."""
-        return case.option(name, self.options[name])
+        return case.option(name, self.options[name].default)
 
 
 def validate(op: OpSpec, case: Case) -> None:
@@ -238,9 +256,11 @@ def validate(op: OpSpec, case: Case) -> None:
     for option, value in case.options:
         if option not in op.options:
             raise unknown(f"{op.name} option", option, op.options or ["(none)"])
-        default = op.options[option]
+        default, allowed = op.options[option].default, op.options[option].allowed
         if not isinstance(value, float | int if isinstance(default, float) else type(default)):
             raise UsageError(f"{op.name} option {option}={value!r}: expected a {type(default).__name__} like {default!r}")
+        if allowed and value not in allowed:
+            raise UsageError(f"{op.name} option {option}={value!r}; allowed: {', '.join(allowed)}")
     if case.lane not in op.lanes:
         raise unknown(f"{op.name} lane", case.lane, op.lanes)
     if case.direction not in op.directions:
