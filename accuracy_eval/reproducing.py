@@ -5,55 +5,80 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import UsageError, counted
 from accuracy_eval.formats import decode
 from accuracy_eval.messages import code_text, index_text, number
 from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, Operand, OpSpec
-from accuracy_eval.records import Case, CaseRecord
+from accuracy_eval.records import Case, CaseRecord, TensorRecord
 from accuracy_eval.store import Dump
 
 PER_LINE = 8  # codes of a line
+LARGEST = 8  # products shown with their values
 ELEMENTWISE = ("special", "cast")  # families whose elements depend on their own inputs alone
 
 
-def element(dump: Dump, record: CaseRecord, index: Sequence[int], tensor: str = "") -> str:
-    """The element of the record's output (its first by default) at `index`, and the operands it depends on.
+def element(dump: Dump, records: Sequence[CaseRecord], index: Sequence[int], tensor: str = "") -> str:
+    """The element of an output (the first by default) at `index`, as each of a case's records has it, and the operands it depends on.
 
-    Products (forward, without a recipe): a row of A and a row of B (as [m, k] and [n, k], whatever the layout), and the exact sum of
-    their products. Elementwise ops: the operands' elements. UsageError for an index outside, and for ops whose elements depend on more.
+    Products (forward, without a recipe): a row of A and a row of B (as [m, k] and [n, k], whatever the layout), the exact sum of
+    their products and the largest of them. Elementwise ops: the operands' elements. UsageError for an index outside, and for ops whose
+    elements depend on more.
     """
+    first, at = records[0], tuple(index)
+    spec = get_op(first.case.op)
+    encoding: Encoding = "fnuz" if dump.platform.get("fp8_encoding") == "fnuz" else "ocp"
+    operands = {o.name: o for o in spec.operands(first.case, encoding)}
+    outputs = [(record, _output(record, tensor, at)) for record in records if record.status == "done" or len(records) == 1]
+    used = list(_used(spec, first.case, operands, outputs[0][1].shape, at))
+    codes = operand_codes(spec, first.case, encoding)
+    lines = [f"{first.id} {outputs[0][1].name} {index_text(at)}"]
+    for record, t in outputs:
+        lines.append(f"  actual {_coded(dump.read(record, t)[at], t.format)} ({t.format}, {record.candidate})")
+    picked = {o: (place, codes[o][where].reshape(-1)) for o, place, where in used}
+    if {"a", "b"} <= picked.keys():
+        lines += _terms(*((picked[o][1], operands[o]) for o in "ab"))
+    for o, (place, values) in picked.items():
+        lines.append(f"  {o}{place} {operands[o].format}")
+        texts = [code_text(int(v), operands[o].format) for v in values] if len(values) > 1 else [_coded(values[0], operands[o].format)]
+        lines += [f"    {' '.join(texts[i : i + PER_LINE])}" for i in range(0, len(texts), PER_LINE)]
+    return "\n".join(lines)
+
+
+def _output(record: CaseRecord, tensor: str, at: tuple[int, ...]) -> TensorRecord:
     outputs = {t.name: t for t in record.tensors if t.role == "output"}
     name = tensor or next(iter(outputs), "")
     if name not in outputs:
         raise UsageError(f"{record.id}: no output {name!r}; it holds {', '.join(outputs) or 'none'}")
-    t, at = outputs[name], tuple(index)
+    t = outputs[name]
     if len(at) != len(t.shape) or any(not 0 <= i < n for i, n in zip(at, t.shape, strict=True)):
         raise UsageError(f"{record.id} output {name!r}: no element {index_text(at)}; its shape is {list(t.shape)}, indices count from 0")
-    spec = get_op(record.case.op)
-    encoding: Encoding = "fnuz" if dump.platform.get("fp8_encoding") == "fnuz" else "ocp"
-    operands = {o.name: o for o in spec.operands(record.case, encoding)}
-    used = list(_used(spec, record.case, operands, t.shape, at))
-    codes = operand_codes(spec, record.case, encoding)
-    actual = dump.read(record, t)[at]
-    lines = [f"{record.id} {name} {index_text(at)} ({record.candidate})"]
-    lines.append(f"  actual {code_text(int(actual), t.format)} = {number(float(decode(np.asarray(actual), t.format)), 17)} ({t.format})")
-    picked = {o: (place, codes[o][where].reshape(-1)) for o, place, where in used}
-    if {"a", "b"} <= picked.keys():
-        total = sum(
-            (Fraction(x) * Fraction(y) for x, y in zip(*(_finite(picked[o][1], operands[o]) for o in "ab"), strict=True)), Fraction()
-        )
-        lines.append(f"  a·b    {number(float(total), 17)} (the exact sum of {len(picked['a'][1])} products, before alpha, beta and bias)")
-    for o, (place, values) in picked.items():
-        lines.append(f"  {o}{place} {operands[o].format}")
-        texts = [code_text(int(v), operands[o].format) for v in values]
-        lines += [f"    {' '.join(texts[i : i + PER_LINE])}" for i in range(0, len(texts), PER_LINE)]
-    return "\n".join(lines)
+    return t
+
+
+def _coded(code: Any, fmt: str) -> str:
+    """A code and its value: "0xC1B0 = -22"."""
+    return f"{code_text(int(code), fmt)} = {number(float(decode(np.asarray(code), fmt)), 17)}"
+
+
+def _terms(a: tuple[NDArray[Any], Operand], b: tuple[NDArray[Any], Operand]) -> list[str]:
+    """The exact sum of the products of two rows, and the products that make most of it, by code and value."""
+    terms = [Fraction(x) * Fraction(y) for x, y in zip(_finite(*a), _finite(*b), strict=True)]
+    total = number(float(sum(terms, Fraction())), 17)
+    lines = [f"  a·b    {total} (the exact sum of {counted(len(terms), 'product')}, before alpha, beta and bias)"]
+    largest = sorted(range(len(terms)), key=lambda k: -abs(terms[k]))[:LARGEST]
+    if largest:
+        lines.append(f"  the largest of them{'' if len(largest) == len(terms) else f', {len(largest)} of {len(terms)}'}:")
+    for k in largest:
+        left, right = (_coded(codes[k], operand.format) for codes, operand in (a, b))
+        lines.append(f"    k = {k}: ({left}) · ({right}) = {number(float(terms[k]), 17)}")
+    return lines
 
 
 Where = tuple[int | slice, ...]

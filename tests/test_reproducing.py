@@ -33,7 +33,7 @@ def values(text: str, operand: str) -> list[float]:
     """The codes below an operand's line, decoded by ml_dtypes."""
     block = re.search(rf"^  {operand}\S+.*bfloat16\n((?:    .*\n?)+)", text, re.MULTILINE)
     assert block
-    codes = np.array([int(c, 16) for c in block[1].split()], np.uint16)
+    codes = np.array([int(c, 16) for c in re.findall(r"0x[0-9A-F]+", block[1])], np.uint16)
     return [float(v) for v in codes.view(ml_dtypes.bfloat16)]
 
 
@@ -54,6 +54,26 @@ def test_the_printed_operands_give_the_printed_sum_and_code(layout: str, dump: P
 def test_both_layouts_are_one_product(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [printed(capsys, str(dump), "--case", CASE.format(x), "--element", "[0, 4]") for x in ("nt", "tn")]
     assert texts[0].split("\n")[1:] == texts[1].split("\n")[1:]
+
+
+def test_the_largest_products_come_with_values_and_operands_once_for_all_candidates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "c.h5")
+    arguments = ["dump", "--op", "gemm", "--shape", "6x5x11", "--format", "bfloat16", "--lane", "random", "--device", "cpu"]
+    assert run([*arguments, "--state", "misaligned", "-q", "-o", path, "--candidate", "default"]) == 0
+    text = printed(capsys, path, "--case", CASE.format("nt"), "--element", "4,2")
+    lines = text.splitlines()
+    assert [re.sub(r".*\(", "(", line) for line in lines[1:3]] == ["(bfloat16, default)", "(bfloat16, default+misaligned)"]
+    assert text.count("  a[4, :] bfloat16\n") == 1
+    a, b = values(text, "a"), values(text, "b")
+    products = sorted((Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)), key=lambda p: -abs(p))
+    found = re.findall(r"k = (\d+): \((\S+) = (\S+)\) · \((\S+) = (\S+)\) = (\S+)", text)
+    assert len(found) == 8
+    assert [abs(Fraction(float(term))) for *_, term in found] == [abs(p) for p in products[:8]]
+    for k, code, x, _, y, _ in found:
+        assert (float(x), float(y)) == (a[int(k)], b[int(k)])
+        assert float(np.array(int(code, 16), np.uint16).view(ml_dtypes.bfloat16)) == float(x)
 
 
 def test_an_elementwise_op_shows_its_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,8 +48,7 @@ def inspect_command(
 
         if case is None:
             raise UsageError("--element belongs to --case ID")
-        for record in chosen:
-            click.echo(described(d, record, _index(element), tensor))
+        click.echo(described(d, chosen, _index(element), tensor))
         return 0
     if as_json:
         found: Any = [to_json(r) for r in chosen]
