@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
 import paramiko
 import pytest
-from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_EOF
+from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_EOF, MSG_SERVICE_REQUEST, MSG_USERAUTH_REQUEST
 from support_sshd import Server
 from support_transfer import MiB, make_file, move
 
 from accuracy_eval.transfer import Action, connect, parse_location
 from accuracy_eval.transfer.links import run
+from accuracy_eval.transfer.packets import Packetizer
+from accuracy_eval.transfer.sftp import Sftp
+from accuracy_eval.transfer.shell import Stat
 
 pytestmark = pytest.mark.usefixtures("no_agent")
 
@@ -30,6 +34,33 @@ def renewals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(paramiko.Transport, "_log", watch)
     return found
+
+
+def test_a_key_signs_in_with_one_question_after_the_one_for_the_service(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, send = [], Packetizer.send_message
+
+    def watch(self: Packetizer, message: paramiko.Message) -> None:
+        sent.append(message.asbytes()[0])
+        send(self, message)
+
+    monkeypatch.setattr(Packetizer, "send_message", watch)
+    with connect(parse_location(server.at("/")), server.options()):
+        asked = [kind for kind in sent if kind in (MSG_SERVICE_REQUEST, MSG_USERAUTH_REQUEST)]
+    assert asked == [MSG_SERVICE_REQUEST, MSG_USERAUTH_REQUEST]
+
+
+def test_what_is_there_is_asked_at_once(server: Server, tmp_path: Path) -> None:
+    """One answer is no, and all go to the questions that they belong to."""
+    (tmp_path / "a").write_bytes(bytes(7))
+    with connect(parse_location(server.at("/")), server.options()) as session:
+        probed = Sftp.probe(session, str(tmp_path))
+        assert probed is not None
+        sftp, named = probed
+        survey = sftp.survey(f"{tmp_path}/a", f"{tmp_path}/a.part")
+    assert named == Stat("folder", tmp_path.stat().st_size)
+    assert survey[:3] == (Stat("file", 7), Stat("none"), named)
+    assert survey.room is not None
+    assert survey.room <= shutil.disk_usage(tmp_path).total
 
 
 def test_the_end_of_input_goes_before_the_answer_to_a_close(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from support_sshd import Server, make_key
 from support_transfer import MiB, make_file, move, sha256_of
 
 from accuracy_eval.errors import Interrupted, TransferError
-from accuracy_eval.transfer import Action
+from accuracy_eval.transfer import Action, transfer
 from accuracy_eval.transfer import remote as remotes
 from accuracy_eval.transfer.openssh import OpenSsh
 from accuracy_eval.transfer.parallel import AHEAD_BYTES, SEGMENT_BYTES, Segments
@@ -138,6 +138,18 @@ def test_a_far_host_is_served_by_several_connections(server: Server, tmp_path: P
     assert connections == remotes.CONNECTIONS
     assert (result.action, result.sha256) == (Action.SENT, sha256_of(source))
     assert sha256_of(target) == sha256_of(source)
+
+
+def test_the_connections_to_a_far_host_serve_the_next_file_too(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remotes, "FAR_RTT_S", 0.0)
+    sources = [make_file(tmp_path / f"a{i}", 20 * MiB + i, seed=i) for i in range(5)]
+    with DelayProxy(server.port, 0.0) as proxy:
+        server.know(proxy.port)
+        transfer([str(s) for s in sources], server.at(f"{tmp_path}/b/", proxy.port), options=server.options())
+        connections = len(proxy._open) // 2
+    server.know()
+    assert connections == remotes.CONNECTIONS
+    assert [sha256_of(tmp_path / "b" / s.name) for s in sources] == [sha256_of(s) for s in sources]
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])

@@ -10,13 +10,15 @@ from collections import deque
 from threading import Condition, Event
 
 PATIENCE_S = 0.05  # to save a thread's waking for every packet
+HEAD_BYTES = 64  # what paramiko leaves free in a packet of data
+Block = bytes | memoryview
 
 
 class BlockPipe:
     """What paramiko's channels need of a BufferedPipe, keeping packets as they came."""
 
     def __init__(self) -> None:
-        self._blocks: deque[bytes] = deque()
+        self._blocks: deque[Block] = deque()
         self._changed = Condition()
         self._size = 0
         self._least = 1  # what a reader waits for
@@ -29,8 +31,8 @@ class BlockPipe:
             self._event = event
             (event.set if self._closed or self._blocks else event.clear)()
 
-    def feed(self, data: bytes | str) -> None:
-        block = data.encode() if isinstance(data, str) else bytes(data)
+    def feed(self, data: Block | str) -> None:
+        block = data.encode() if isinstance(data, str) else data
         with self._changed:
             if block:
                 self._blocks.append(block)
@@ -48,7 +50,7 @@ class BlockPipe:
         """Up to `nbytes` as soon as there are any; b"" at the end; paramiko's PipeTimeout when the time is over."""
         return b"".join(self.read_blocks(nbytes, 1, timeout))
 
-    def read_blocks(self, most: int, least: int, timeout: float | None = None) -> list[bytes]:
+    def read_blocks(self, most: int, least: int, timeout: float | None = None) -> list[Block]:
         """Packets with up to `most` bytes together as soon as there are `least`; fewer when no more come for a moment or at all."""
         from paramiko.buffered_pipe import PipeTimeout
 
@@ -73,8 +75,8 @@ class BlockPipe:
     def __len__(self) -> int:
         return self._size
 
-    def _take(self, most: int) -> list[bytes]:
-        taken = []
+    def _take(self, most: int) -> list[Block]:
+        taken: list[Block] = []
         while self._blocks and most:
             block = self._blocks.popleft()
             if len(block) > most:

@@ -20,6 +20,7 @@ from accuracy_eval.transfer.locations import PART_SUFFIX, Action, FileResult, Op
 from accuracy_eval.transfer.pacing import Pace
 from accuracy_eval.transfer.parallel import AHEAD_BYTES, Segments, Work, move
 from accuracy_eval.transfer.remote import Files, Remote
+from accuracy_eval.transfer.shell import Stat
 
 SETTLING_TRIES, SETTLING_S = 20, 0.25
 ABANDONED_S = 1.0  # a partial file that cannot be gone on with is removed once it has not grown for so long
@@ -33,16 +34,17 @@ def put(remote: Remote, source: Path, target: str, options: Options, pace: Pace,
     with failures_named(remote.label, target), source.open("rb") as file, _overtaking_named(remote, part, target):
         before = os.fstat(file.fileno())
         size = before.st_size
-        other, found = _already_there(remote, file, size, target)
+        survey = remote.names.survey(target, part)
+        other, found = _already_there(remote, file, size, target, survey.target)
         if found:
             meter(size)
             return FileResult(str(source), place, size, found, Action.SKIPPED)
-        digest, offset, leftover = _resume_put(remote, file, part, size, options)
+        digest, offset, leftover = _resume_put(remote, file, part, size, options, survey.part)
         action = Action.RESUMED if offset else Action.SENT
         if options.dry_run:
             return FileResult(str(source), place, size, "", action, offset, remote.stream(size).method, other)
-        remote.make_folders(posixpath.dirname(target))
-        remote.check_room(posixpath.dirname(target), size - offset)
+        remote.make_folders(posixpath.dirname(target), there=survey.folder.kind == "folder")
+        remote.check_room(posixpath.dirname(target), size - offset, survey.room)
         if leftover and not offset:
             remote.names.remove(part)
         meter(offset)
@@ -77,9 +79,8 @@ def _counter(span: Span, pace: Pace, meter: Meter) -> Moved:
     return moved
 
 
-def _already_there(remote: Remote, file: Any, size: int, target: str) -> tuple[bool, str]:
+def _already_there(remote: Remote, file: Any, size: int, target: str, there: Stat) -> tuple[bool, str]:
     """Whether `target` is a file of other bytes, and the digest of both if it holds the same."""
-    there = remote.names.stat(target)
     if there.kind in ("folder", "other"):
         raise TransferError(f"{remote.label}:{target}: is a {there.kind}, not a file; name another destination")
     if there.kind == "file" and there.size == size:
@@ -89,9 +90,8 @@ def _already_there(remote: Remote, file: Any, size: int, target: str) -> tuple[b
     return there.kind == "file", ""
 
 
-def _resume_put(remote: Remote, file: Any, part: str, size: int, options: Options) -> tuple[Any, int, bool]:
+def _resume_put(remote: Remote, file: Any, part: str, size: int, options: Options, there: Stat) -> tuple[Any, int, bool]:
     """(running digest of the bytes already there, how many, whether a partial file is there): 0 bytes unless their digest proves them."""
-    there = remote.names.stat(part)
     for _ in range(SETTLING_TRIES):
         if there.kind != "file":
             return None, 0, False
@@ -120,7 +120,7 @@ def _send_in_segments(remote: Remote, part: str, span: Span, pace: Pace, meter: 
             yield lambda start, end: write(Span(span.fd, start, end), pace.spend)
 
     if not span.start:
-        remote.names.send(part, Span(span.fd, 0, 0), pace.spend, new=True)
+        remote.names.create(part)
     follower = remote.shell.follower(part) if remote.shell is not None else None
     if follower is None:
         move(remote, Segments(span.start, span.end), work, meter)

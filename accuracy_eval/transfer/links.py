@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -77,8 +77,8 @@ class Link(Protocol):
         What it prints beyond the span may lie behind that or be lost.
         """
 
-    def sftp(self) -> Any:
-        """A paramiko.SFTPClient, or None where the host has no such subsystem."""
+    def sftp(self, first: Sequence[Any] = ()) -> Any:
+        """An asking.Client that has asked the first questions, or None where the host has no such subsystem."""
 
     def another(self) -> Link:
         """A further connection to the same host."""

@@ -204,7 +204,7 @@ def persist(move: Callable[[Meter], T], remote: Remote, options: Options, meter:
 def _puts(remote: Remote, sources: Sequence[tuple[str, Path]], target: str, destination: str) -> list[_Job]:
     target = remote.at(target)
     with failures_named(remote.label, target):
-        kind = remote.names.stat(target).kind
+        kind = remote.look(target).kind
     into = kind == "folder" or destination.endswith("/") or len(sources) > 1
     jobs: list[_Job] = []
     for text, path in sources:
@@ -233,7 +233,7 @@ def _finished(name: str) -> bool:
 def _gets(remote: Remote, path: str, text: str, target: Path, destination: str, several: bool) -> list[_Job]:
     path = remote.at(path)
     with failures_named(remote.label, path):
-        found = remote.names.stat(path)
+        found = remote.look(path)
         if found.kind == "folder":
             name = posixpath.basename(path.rstrip("/"))
             base = target if text.endswith("/") or name in ("", ".", "..") else target / name

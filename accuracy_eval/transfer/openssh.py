@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +22,7 @@ from accuracy_eval.transfer.locations import Location, Options
 from accuracy_eval.transfer.splicing import file_to_pipe, pipe_to_file
 
 PIPE_BYTES = 1 << 20  # of a pipe to or from ssh: fewer switches between the two
-POLL_S = 0.01
+POLL_S = 0.002
 WATCH_S = 0.05  # between looks at what ssh has written
 SSH_FAILED = 255  # exit status of ssh when it failed itself, or the command was killed
 ECHO_S = 5.0  # a host that takes longer to send one byte back has no shell
@@ -45,8 +46,8 @@ class OpenSsh:
     name = "openssh"
     openssh = True  # requests of its size are right for its own server, and refused by no other that is in use
 
-    def __init__(self, location: Location, options: Options, *, batch: bool) -> None:
-        """`batch`: never ask; otherwise ssh asks on the terminal itself."""
+    def __init__(self, location: Location, options: Options, *, batch: bool, rtt_s: float | None = None) -> None:
+        """`batch`: never ask; otherwise ssh asks on the terminal itself. `rtt_s`: the round trip where it is known."""
         self.label = resolve(location, options).label
         self.timeout_s = options.timeout_s
         self._location, self._options, self._batch = location, options, batch
@@ -60,7 +61,7 @@ class OpenSsh:
             self._await(complaints)
             self._held = undo.pop_all()
         try:
-            self.rtt_s = self._round_trip()
+            self.rtt_s = self._round_trip() if rtt_s is None else rtt_s
         except (OSError, EOFError):
             self.rtt_s = 0.0  # no shell to ask
         except BaseException:
@@ -158,8 +159,10 @@ class OpenSsh:
                 return
         raise TimeoutError
 
-    def sftp(self) -> Any:
+    def sftp(self, first: Sequence[Any] = ()) -> Any:
         import paramiko
+
+        from accuracy_eval.transfer.asking import Client
 
         near, far = socket.socketpair()
         near.settimeout(self.timeout_s)
@@ -168,7 +171,7 @@ class OpenSsh:
         channel: Any = _SocketChannel(near, process)
         self._held.callback(channel.close)
         try:
-            return paramiko.SFTPClient(channel)
+            return Client(channel, first)
         except (paramiko.SSHException, EOFError, OSError):
             channel.close()
             return None

@@ -9,8 +9,10 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import paramiko
-from paramiko.common import MSG_CHANNEL_CLOSE, cMSG_CHANNEL_WINDOW_ADJUST
+from paramiko.common import MSG_CHANNEL_CLOSE, cMSG_CHANNEL_DATA, cMSG_CHANNEL_WINDOW_ADJUST
 
+from accuracy_eval.transfer.asking import Authentication
+from accuracy_eval.transfer.buffering import HEAD_BYTES, BlockPipe
 from accuracy_eval.transfer.packets import Packetizer
 
 
@@ -41,15 +43,61 @@ class OrderedTransport(paramiko.Transport):
     if TYPE_CHECKING:  # paramiko's annotations leave these out
         active: bool
         packetizer: Packetizer
+        _channels: Any
+        _expected_packet: tuple[int, ...]
         _channel_handler_table: dict[int, Any]
 
         def _send_message(self, data: paramiko.Message) -> None: ...
+
+    service_asked = False  # for, by whoever signs in
+    _authentication: Authentication | None = None
 
     def __init__(self, sock: Any) -> None:
         super().__init__(sock, packetizer_class=Packetizer)
         self.clear_to_send_lock = RLock()  # type: ignore[assignment]  # held around methods that take it themselves
         self._channel_handler_table = {**self._channel_handler_table, MSG_CHANNEL_CLOSE: _handle_close}
         self._kept: deque[paramiko.Message] = deque()
+        self.packetizer.deliver = self._deliver
+
+    def _deliver(self, number: int, data: memoryview) -> bool:
+        """Hand data to its channel at once, where nothing else is due."""
+        channel = self._channels.get(number)
+        if self._expected_packet or channel is None or not isinstance(channel.in_buffer, BlockPipe):
+            return False
+        channel.in_buffer.feed(data)
+        return True
+
+    def send_data(self, channel: Any, view: memoryview) -> int:
+        """Send data that the channel has room for, at once and without waiting: how much."""
+        packet = max(1, channel.out_max_packet_size - HEAD_BYTES)
+        with channel.lock:
+            if channel.closed or channel.eof_sent:
+                return 0
+            ready: int = min(len(view), channel.out_window_size)
+            channel.out_window_size -= ready
+        with self.burst():
+            for start in range(0, ready, packet):
+                self._send_data(channel.remote_chanid, view[start : min(ready, start + packet)])
+        return ready
+
+    def _send_data(self, number: int, data: memoryview) -> None:
+        if self.clear_to_send.is_set():
+            self.packetizer.send_data(number, data)
+            return
+        message = paramiko.Message()
+        message.add_byte(cMSG_CHANNEL_DATA)
+        message.add_int(number)
+        message.add_string(bytes(data))
+        self._send_user_message(message)
+
+    @property
+    def auth_handler(self) -> Any:
+        """paramiko makes one of its own for every attempt to sign in; ours takes its place."""
+        return self._authentication
+
+    @auth_handler.setter
+    def auth_handler(self, theirs: Any) -> None:
+        self._authentication = None if theirs is None else Authentication(self)
 
     def _send_user_message(self, data: paramiko.Message) -> None:
         with self.clear_to_send_lock:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING, Any, cast
 
 import paramiko
+from paramiko.common import MSG_CHANNEL_DATA
 from paramiko.packet import NeedRekeyException
 from paramiko.packet import Packetizer as TheirPacketizer
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 18  # at once
 MOST_BYTES = 1 << 20  # of a packet: paramiko asks for 32 KiB, and OpenSSH sends no more than 256 KiB
+LEAST_PADDING_BYTES = 4
+MOST_PARTS = 512  # of one write: less than any system's limit
+DATA_BYTES = 10  # of a packet before a channel's data: padding length, kind, channel, length
 LENGTH_BYTES, TAG_BYTES, PREFIX_BYTES, BLOCK_BYTES = 4, 16, 4, 16  # RFC 5647; the nonce begins with the prefix
 
 
@@ -31,6 +35,12 @@ class AheadSocket:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
+
+    def send_parts(self, parts: Sequence[memoryview]) -> int:
+        """Send as much of the parts as is taken now: how much."""
+        if hasattr(self._sock, "sendmsg"):
+            return int(self._sock.sendmsg(parts))
+        return int(self._sock.send(b"".join(parts)))  # a channel through a jump host
 
     def recv(self, most: int) -> bytes:
         if self._start == self._end and not self.fill():
@@ -87,10 +97,24 @@ class Sealer:
         self.packets_done += 1
 
 
+class Noise:
+    """Random bytes for padding, many with one system call."""
+
+    def __init__(self) -> None:
+        self._left = b""
+
+    def take(self, count: int) -> bytes:
+        if len(self._left) < count:
+            self._left = os.urandom(1 << 12)
+        taken, self._left = self._left[:count], self._left[count:]
+        return taken
+
+
 class Packetizer(TheirPacketizer):
     """Reads many packets with one system call, and seals and opens those of AES-GCM itself; other ciphers stay paramiko's.
 
     timeout_s   how long the network may take no byte of a packet; TimeoutError then, and the connection is closed
+    deliver     called with the number of a channel and data for it; where it says True, `read_message` goes on to the next packet
     """
 
     if TYPE_CHECKING:  # paramiko's annotations leave these out
@@ -99,6 +123,7 @@ class Packetizer(TheirPacketizer):
         def _trigger_rekey(self) -> None: ...
 
     timeout_s = 30.0
+    deliver: Callable[[int, memoryview], bool] = staticmethod(lambda channel, data: False)
 
     def __init__(self, sock: Any) -> None:
         self._ahead = AheadSocket(sock)
@@ -108,7 +133,8 @@ class Packetizer(TheirPacketizer):
         self._sealer: Sealer | None = None
         self._sequence = 0  # of the next packet to come
         self._overflow = 0  # bytes that came since new keys were asked for
-        self._gathered: bytearray | None = None
+        self._gathered: list[bytes] | None = None
+        self._noise = Noise()
 
     def set_inbound_cipher(self, block_engine: Any, *arguments: Any, **options: Any) -> None:
         super().set_inbound_cipher(block_engine, *arguments, **options)
@@ -130,40 +156,54 @@ class Packetizer(TheirPacketizer):
             if sealer is None:
                 super().send_message(data)
                 return
-            payload = data.asbytes()
-            padding = BLOCK_BYTES - (1 + len(payload)) % BLOCK_BYTES
-            padding += BLOCK_BYTES if padding < 4 else 0
-            plain = b"".join((padding.to_bytes(1, "big"), payload, os.urandom(padding)))
-            length = len(plain).to_bytes(LENGTH_BYTES, "big")
-            self._write(length, sealer.cipher.encrypt(sealer.nonce(), plain, length))
-            sealer.count(len(plain))
-            if self._worn(sealer) and not self.need_rekey():
-                self._trigger_rekey()
+            self._seal(sealer, data.asbytes())
+
+    def send_data(self, channel: int, data: memoryview) -> None:
+        """A packet of a channel's data."""
+        head = b"".join((MSG_CHANNEL_DATA.to_bytes(1, "big"), channel.to_bytes(4, "big"), len(data).to_bytes(4, "big")))
+        with self._sending:
+            if self._sealer is None:
+                super().send_message(paramiko.Message(head + data))
+            else:
+                self._seal(self._sealer, head, data)
+
+    def _seal(self, sealer: Sealer, *payload: Buffer) -> None:
+        size = 1 + sum(map(len, payload))  # type: ignore[arg-type]  # bytes and views of them
+        padding = BLOCK_BYTES - size % BLOCK_BYTES
+        padding += BLOCK_BYTES if padding < LEAST_PADDING_BYTES else 0
+        plain = b"".join((padding.to_bytes(1, "big"), *payload, self._noise.take(padding)))
+        length = len(plain).to_bytes(LENGTH_BYTES, "big")
+        self._write(length, sealer.cipher.encrypt(sealer.nonce(), plain, length))
+        sealer.count(len(plain))
+        if self._worn(sealer) and not self.need_rekey():
+            self._trigger_rekey()
 
     @contextmanager
     def gather(self) -> Iterator[None]:
         """Packets sent meanwhile leave together at the end: nothing inside may wait for the far end."""
         with self._sending:
-            self._gathered = bytearray()
+            self._gathered = []
             try:
                 yield
             finally:
                 gathered, self._gathered = self._gathered, None
-                self.write_all(gathered)
+                self._write_parts(gathered)
 
     def _write(self, *parts: bytes) -> None:
         if self._gathered is None:
-            self.write_all(b"".join(parts))
+            self._write_parts(parts)
         else:
-            for part in parts:
-                self._gathered += part
+            self._gathered += parts
 
     def write_all(self, out: Buffer) -> None:
-        view = memoryview(out)
+        self._write_parts([out])
+
+    def _write_parts(self, parts: Sequence[Buffer]) -> None:
+        views = [memoryview(p) for p in parts]
         moved = time.monotonic()
-        while view:
+        while views:
             try:
-                count = self._ahead.send(view)
+                count = self._ahead.send_parts(views[:MOST_PARTS])
             except TimeoutError:
                 if self.closed:
                     raise EOFError from None
@@ -175,14 +215,30 @@ class Packetizer(TheirPacketizer):
                 raise EOFError from None
             if count == 0:
                 raise EOFError
-            view, moved = view[count:], time.monotonic()
+            moved = time.monotonic()
+            while views and count >= len(views[0]):
+                count -= len(views.pop(0))
+            if count:
+                views[0] = views[0][count:]
 
     def read_message(self) -> tuple[int, paramiko.Message]:
-        opener = self._opener
-        if opener is None:
-            kind, message = super().read_message()
-            self._sequence = message.seqno + 1
-            return kind, message
+        while (opener := self._opener) is not None:
+            plain = self._open(opener)
+            end = len(plain) - plain[0]
+            if plain[1] == MSG_CHANNEL_DATA and not self.need_rekey():  # the caller sees to new keys
+                size = int.from_bytes(plain[DATA_BYTES - 4 : DATA_BYTES], "big")
+                data = memoryview(plain)[DATA_BYTES : DATA_BYTES + size]
+                if DATA_BYTES + size == end and self.deliver(int.from_bytes(plain[2:6], "big"), data):
+                    continue
+            message = paramiko.Message(plain[2:end])
+            message.seqno = (self._sequence - 1) % 2**32
+            return plain[1], message
+        kind, message = super().read_message()
+        self._sequence = message.seqno + 1
+        return kind, message
+
+    def _open(self, opener: Sealer) -> bytes:
+        """The next packet: padding length, payload, padding."""
         self._await(LENGTH_BYTES, idle=True)
         length = bytes(self._ahead.peek(LENGTH_BYTES))
         size = int.from_bytes(length, "big")
@@ -190,9 +246,7 @@ class Packetizer(TheirPacketizer):
             raise paramiko.SSHException(f"a packet of {size} bytes: what arrives is not SSH, or was changed on the way")
         self._await(LENGTH_BYTES + size + TAG_BYTES, idle=False)
         packet = self._ahead.take(LENGTH_BYTES + size + TAG_BYTES)
-        plain = opener.cipher.decrypt(opener.nonce(), packet[LENGTH_BYTES:], length)
-        message = paramiko.Message(plain[2 : size - plain[0]])
-        message.seqno = self._sequence
+        plain = bytes(opener.cipher.decrypt(opener.nonce(), packet[LENGTH_BYTES:], length))
         self._sequence = (self._sequence + 1) % 2**32
         opener.count(len(packet))
         if self.need_rekey():
@@ -201,7 +255,7 @@ class Packetizer(TheirPacketizer):
                 raise paramiko.SSHException("the far end does not renew its keys")
         elif self._worn(opener):
             self._trigger_rekey()
-        return plain[1], message
+        return plain
 
     def _worn(self, sealer: Sealer) -> bool:
         return bool(sealer.bytes_done >= self.REKEY_BYTES or sealer.packets_done >= self.REKEY_PACKETS)

@@ -6,8 +6,9 @@ A channel's window limits what is on its way (OpenSSH: 2 MiB): its speed is the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
 from threading import Condition, Thread
 
 from accuracy_eval.errors import AccuracyEvalError
@@ -72,7 +73,7 @@ def move(remote: Remote, segments: Segments, work: Callable[[Files], AbstractCon
 
     work   prepares the files of one channel for the moves that follow
     """
-    crew = _Crew(remote, segments, work)
+    crew = _Crew(remote, segments, work, remote.spread())
     threads = [Thread(target=crew.connection, args=(n,), daemon=True) for n in range(CONNECTIONS)]
     for thread in threads:
         thread.start()
@@ -83,12 +84,11 @@ def move(remote: Remote, segments: Segments, work: Callable[[Files], AbstractCon
             meter(position)
     except BaseException as error:
         segments.fail(error)
-        crew.close()  # whoever waits for an answer stops waiting
+        remote.gather()  # whoever waits for an answer stops waiting
         raise
     finally:
         for thread in threads:
             thread.join()
-        crew.close()
     segments.check()
 
 
@@ -99,17 +99,15 @@ class _Crew:
     remote: Remote
     segments: Segments
     work: Callable[[Files], AbstractContextManager[Work]]
-    links: list[Link] = field(default_factory=list)
+    further: list[Future[Link]]
 
     def connection(self, number: int) -> None:
         files = self.remote.far
         try:
-            link = files.link.another() if number else files.link
+            link = self.further[number - 1].result() if number else files.link
         except (AccuracyEvalError, OSError, EOFError) as error:  # fewer connections than wished for is no failure
             self.remote.note(f"{self.remote.label}: connection {number + 1} not made ({error})")
             return
-        if number:
-            self.links.append(link)
         threads = [Thread(target=self.channel, args=(link, number == n == 0), daemon=True) for n in range(CHANNELS)]
         for thread in threads:
             thread.start()
@@ -119,7 +117,8 @@ class _Crew:
     def channel(self, link: Link, first: bool) -> None:
         needed = first  # a host may limit the channels of a connection: to one at least
         try:
-            with self.work(self.remote.far if first else self.remote.far.on(link)) as move_segment:
+            files = self.remote.far if first else self.remote.far.on(link)
+            with nullcontext() if first else closing(files), self.work(files) as move_segment:
                 needed = True
                 while (segment := self.segments.take()) is not None:
                     move_segment(*segment)
@@ -127,7 +126,3 @@ class _Crew:
         except BaseException as error:  # noqa: BLE001  raised again by the caller's thread
             if needed:
                 self.segments.fail(error)
-
-    def close(self) -> None:
-        for link in self.links:
-            link.close()

@@ -13,10 +13,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from accuracy_eval.errors import TransferError
 from accuracy_eval.transfer import hostkeys
+from accuracy_eval.transfer.buffering import HEAD_BYTES, Block
 from accuracy_eval.transfer.configuration import Target, resolve
 from accuracy_eval.transfer.links import MAX_OUTPUT_BYTES, READ_BYTES, Moved, Span, failures_named, fetch
 from accuracy_eval.transfer.locations import Location, Options
@@ -83,13 +84,15 @@ class Session:
     def fetch(self, command: str, span: Span, moved: Moved) -> tuple[int, bytes]:
         return fetch(self, command, span, moved)
 
-    def sftp(self) -> paramiko.SFTPClient | None:
+    def sftp(self, first: Sequence[Any] = ()) -> Any:
         import paramiko
+
+        from accuracy_eval.transfer.asking import Client
 
         channel = self._channel(None)
         try:
             channel.invoke_subsystem("sftp")
-            return paramiko.SFTPClient(cast(Any, _BurstChannel(channel)))
+            return Client(_BurstChannel(channel), first)
         except (paramiko.SSHException, EOFError):
             channel.close()
             return None
@@ -107,15 +110,24 @@ class Session:
 
 def send_burst(channel: Any, view: memoryview) -> int:
     """Send as much as the far end takes now, or a packet as soon as it takes one: how much; 0 when it takes no more."""
-    packet = max(1, channel.out_max_packet_size - 64)  # what one carries: no copy of a remainder
-    ready = min(len(view), channel.out_window_size, BURST_BYTES)
-    if ready <= packet:
-        return int(channel.send(bytes(view[:packet])))
-    sent = 0
-    with channel.transport.burst():
-        while sent < ready and (count := channel.send(bytes(view[sent : min(ready, sent + packet)]))):
-            sent += count
-    return sent
+    packet = max(1, channel.out_max_packet_size - HEAD_BYTES)  # what one carries: no copy of a remainder
+    if min(len(view), channel.out_window_size) <= packet:
+        return int(channel.send(bytes(view[:packet])))  # waits for the window
+    return int(channel.transport.send_data(channel, view[:BURST_BYTES]))
+
+
+def read_blocks(channel: Any, most: int) -> list[Block]:
+    """What `recv` would give, more of it and in the packets that it came in; [] at the end."""
+    from paramiko.buffered_pipe import PipeTimeout
+
+    try:
+        blocks: list[Block] = channel.in_buffer.read_blocks(most, min(most, LEAST_BYTES), channel.timeout)
+    except PipeTimeout:
+        raise TimeoutError("timed out") from None
+    room = channel._check_add_window(sum(map(len, blocks)))
+    if room:
+        channel.transport.announce(channel, room)
+    return blocks
 
 
 class _BurstChannel:
@@ -130,13 +142,23 @@ class _BurstChannel:
     def send(self, data: bytes) -> int:
         return send_burst(self._channel, memoryview(data))
 
+    def take(self, count: int) -> list[Block]:
+        """The next bytes in the packets that they came in; EOFError where the channel ends before."""
+        taken: list[Block] = []
+        while count:
+            blocks = read_blocks(self._channel, count)
+            if not blocks:
+                raise EOFError
+            taken += blocks
+            count -= sum(map(len, blocks))
+        return taken
+
 
 class ChannelPipe:
     """A command in a paramiko channel: a Pipe."""
 
     def __init__(self, channel: Any, timeout_s: float) -> None:
         self._channel = channel
-        self._transport: OrderedTransport = channel.transport
         self._sending = channel.sending = RLock()
         self._timeout_s = timeout_s
 
@@ -162,20 +184,6 @@ class ChannelPipe:
         with self._sending:  # room for more is announced
             return bytes(self._channel.recv(READ_BYTES))
 
-    def _read_blocks(self, most: int) -> list[bytes]:
-        """What `recv` would give, more of it and in the packets that it came in."""
-        from paramiko.buffered_pipe import PipeTimeout
-
-        with self._sending:
-            try:
-                blocks: list[bytes] = self._channel.in_buffer.read_blocks(most, min(most, LEAST_BYTES), self._channel.timeout)
-            except PipeTimeout:
-                raise TimeoutError("timed out") from None
-            room = self._channel._check_add_window(sum(map(len, blocks)))
-            if room:
-                self._transport.announce(self._channel, room)
-            return blocks
-
     def send_file(self, span: Span, moved: Moved) -> None:
         for position in range(span.start, span.end, READ_BYTES):
             block = os.pread(span.fd, min(READ_BYTES, span.end - position), position)
@@ -184,7 +192,11 @@ class ChannelPipe:
 
     def receive_file(self, span: Span, moved: Moved) -> None:
         position = span.start
-        while position < span.end and (blocks := self._read_blocks(min(READ_BYTES, span.end - position))):
+        while position < span.end:
+            with self._sending:  # room for more is announced
+                blocks = read_blocks(self._channel, min(READ_BYTES, span.end - position))
+            if not blocks:
+                break
             count = write_at(span.fd, blocks, position)
             position += count
             moved(count)
@@ -285,11 +297,7 @@ def _sign_in(transport: paramiko.Transport, target: Target, options: Options) ->
     import paramiko
 
     tried: list[str] = []
-    try:
-        transport.auth_none(target.user)
-        return
-    except paramiko.BadAuthenticationType as e:
-        allowed = set(e.allowed_types)
+    allowed: set[str] = set()
     files = [f for f in target.identity_files or tuple(Path.home() / ".ssh" / n for n in DEFAULT_KEYS) if f.is_file()]
     locked: list[Path] = []
     keys: list[tuple[str, paramiko.PKey]] = []
@@ -322,9 +330,16 @@ def _sign_in_by(
     tried: list[str],
     allowed: set[str],
 ) -> bool:
+    import paramiko
+
     for name, key in keys:
         if _offer(transport, target, name, key, tried, allowed, options):
             return True
+    try:  # after the keys: the answer costs a round trip, and is needed where none of them will do
+        transport.auth_none(target.user)
+        return True
+    except paramiko.BadAuthenticationType as e:
+        allowed.update(e.allowed_types)
     for path in locked:
         key_or_none = _unlock(path, options, tried)
         if key_or_none is not None and _offer(transport, target, str(path), key_or_none, tried, allowed, options):

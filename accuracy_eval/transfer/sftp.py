@@ -1,9 +1,10 @@
-"""Files of a host through SFTP: what every host has, and all that some have."""
+"""Files of a host through SFTP: what every host has, and all that some have. Imports paramiko: import it to make a connection."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import stat as modes
 import time
 from collections import deque
@@ -11,13 +12,34 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
+from paramiko import SFTPAttributes
+from paramiko.sftp import (
+    CMD_CLOSE,
+    CMD_DATA,
+    CMD_EXTENDED,
+    CMD_OPEN,
+    CMD_READ,
+    CMD_REALPATH,
+    CMD_STAT,
+    CMD_STATUS,
+    SFTP_FLAG_CREATE,
+    SFTP_FLAG_EXCL,
+    SFTP_FLAG_READ,
+    SFTP_FLAG_WRITE,
+    int64,
+)
+
 from accuracy_eval.errors import TransferError
+from accuracy_eval.transfer.asking import Answer
+from accuracy_eval.transfer.buffering import Block
 from accuracy_eval.transfer.links import Link, Moved, Mover, Span
-from accuracy_eval.transfer.shell import Stat
+from accuracy_eval.transfer.shell import Stat, Survey
 from accuracy_eval.transfer.splicing import write_at
 
 OPENSSH_REQUEST_BYTES = 261_120  # OpenSSH's limits@openssh.com; paramiko's own 32 KiB halves the speed
 OTHER_REQUEST_BYTES = 32_768  # what every server must take
+STATVFS, FSYNC = "statvfs@openssh.com", "fsync@openssh.com"
+NO_ATTRIBUTES = 0
 OUTSTANDING = 32  # requests on their way: 8 MiB, enough for 160 MB/s at 50 ms
 
 
@@ -26,28 +48,35 @@ class Sftp:
 
     method = "sftp"
 
-    def __init__(self, link: Link, client: Any, request: int) -> None:
+    def __init__(self, link: Link, client: Any, request: int, home: str) -> None:
         self.link = link
+        self.home = home
         self._client = client
         self._request = request
 
     @classmethod
-    def probe(cls, link: Link) -> Sftp | None:
-        """An Sftp where the host has the subsystem, else None."""
-        client = link.sftp()
-        return None if client is None else cls(link, client, OPENSSH_REQUEST_BYTES if link.openssh else OTHER_REQUEST_BYTES)
+    def probe(cls, link: Link, path: str) -> tuple[Sftp, Stat | None] | None:
+        """An Sftp where the host has the subsystem, and what is at a path, if that could be told."""
+        client = link.sftp([(CMD_REALPATH, "."), (CMD_STAT, _wire(path))])
+        if client is None:
+            return None
+        named, found = client.first_answers
+        names = _told(named)
+        names.get_int()  # one
+        request = OPENSSH_REQUEST_BYTES if link.openssh else OTHER_REQUEST_BYTES
+        known = not found.error or isinstance(found.error, FileNotFoundError)
+        return cls(link, client, request, names.get_text()), _stat(found) if known else None
 
     def on(self, link: Link) -> Sftp:
         """The same host's files by another connection."""
         client = link.sftp()
         if client is None:
             raise TransferError(f"{link.label}: has no SFTP on a further connection")
-        return Sftp(link, client, self._request)
+        return Sftp(link, client, self._request, self.home)
 
-    def home(self) -> str:
-        """The folder that relative names start from."""
-        with self._round_trip():
-            return str(self._client.normalize("."))
+    def close(self) -> None:
+        """End what `on` has begun."""
+        self._client.close()
 
     @contextmanager
     def _round_trip(self) -> Iterator[None]:
@@ -59,14 +88,15 @@ class Sftp:
             self.link.rtt_s = min(self.link.rtt_s, time.perf_counter() - started)
 
     def stat(self, path: str) -> Stat:
-        try:
-            with self._round_trip():
-                found = self._client.stat(_wire(path))
-        except FileNotFoundError:
-            return Stat("none")
-        mode = found.st_mode or 0
-        kind = "folder" if modes.S_ISDIR(mode) else "file" if modes.S_ISREG(mode) else "other"
-        return Stat(kind, found.st_size or 0)
+        with self._round_trip():
+            (answer,) = self._client.ask((CMD_STAT, _wire(path)))
+        return _stat(answer)
+
+    def survey(self, target: str, part: str) -> Survey:
+        folder = posixpath.dirname(target) or "."
+        asked = [(CMD_STAT, _wire(p)) for p in (target, part, folder)]
+        whole, begun, above, room = self._client.ask(*asked, (CMD_EXTENDED, STATVFS, _wire(folder)))
+        return Survey(_stat(whole), _stat(begun), _stat(above), None if room.error else _free(room.message))
 
     def make_folders(self, path: str) -> None:
         if path in ("", "/", ".") or self.stat(path).kind == "folder":
@@ -119,20 +149,12 @@ class Sftp:
 
     def room(self, folder: str) -> int | None:
         """Bytes free for the user on the disk of a folder; None where the host cannot tell."""
-        message = self._extended("statvfs@openssh.com", _wire(folder))
-        if message is None:
-            return None
-        _, fragment, _, _, available = (message.get_int64() for _ in range(5))
-        return int(fragment * available)
+        (answer,) = self._client.ask((CMD_EXTENDED, STATVFS, _wire(folder)))
+        return None if answer.error else _free(answer.message)
 
-    def _extended(self, name: str, *arguments: Any) -> Any:
-        """The answer to an OpenSSH extension; None where the server does not have it."""
-        from paramiko.sftp import CMD_EXTENDED
-
-        try:
-            return self._client._request(CMD_EXTENDED, name, *arguments)[1]
-        except (OSError, AttributeError):
-            return None
+    def create(self, path: str) -> None:
+        """Make an empty file; FileExistsError if there is one already."""
+        self._client.tell(CMD_CLOSE, self._open_new(path))
 
     def send(self, path: str, span: Span, moved: Moved, *, new: bool) -> None:
         """Write a span into a file and have the disk keep it; `new`: FileExistsError if the file is there already."""
@@ -145,15 +167,13 @@ class Sftp:
 
     @contextmanager
     def _writing(self, path: str, *, new: bool) -> Iterator[Mover]:
+        handle = self._open_new(path) if new else self._open(path, SFTP_FLAG_READ | SFTP_FLAG_WRITE)
         try:
-            file = self._client.open(_wire(path), "wxb" if new else "r+b")
-        except OSError:
-            if new and self.stat(path).kind == "file":
-                raise FileExistsError(path) from None
+            yield _Writer(self._client, handle, self._request).write
+        except BaseException:
+            self._let_go(handle)
             raise
-        with file:
-            yield _Writer(self._client, file.handle, self._request).write
-            self._extended("fsync@openssh.com", file.handle)
+        self._client.ask((CMD_EXTENDED, FSYNC, handle), (CMD_CLOSE, handle))  # a server without fsync keeps the file all the same
 
     def receive(self, path: str, span: Span, moved: Moved) -> None:
         """Read a span of a file into one here; less where the file is shorter."""
@@ -166,16 +186,64 @@ class Sftp:
 
         def read(span: Span, moved: Moved) -> None:
             position = span.start
-            for block in _Reader(self._client, file.handle, self._request).blocks(span.start, span.end):
-                position += write_at(span.fd, [block], position)
-                moved(len(block))
+            for blocks in _Reader(self._client, handle, self._request).blocks(span.start, span.end):
+                count = write_at(span.fd, blocks, position)
+                position += count
+                moved(count)
 
-        with self._client.open(_wire(path), "rb") as file:
+        with self._reading(path) as handle:
             yield read
 
-    def _blocks(self, path: str, start: int, end: int) -> Iterator[bytes]:
-        with self._client.open(_wire(path), "rb") as file:
-            yield from _Reader(self._client, file.handle, self._request).blocks(start, end)
+    def _blocks(self, path: str, start: int, end: int) -> Iterator[Block]:
+        with self._reading(path) as handle:
+            for blocks in _Reader(self._client, handle, self._request).blocks(start, end):
+                yield from blocks
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[bytes]:
+        handle = self._open(path, SFTP_FLAG_READ)
+        try:
+            yield handle
+        finally:
+            self._let_go(handle)
+
+    def _let_go(self, handle: bytes) -> None:
+        with suppress(OSError, EOFError):  # the connection may be lost, and is why
+            self._client.tell(CMD_CLOSE, handle)
+
+    def _open_new(self, path: str) -> bytes:
+        try:
+            return self._open(path, SFTP_FLAG_WRITE | SFTP_FLAG_CREATE | SFTP_FLAG_EXCL)
+        except OSError:
+            if self.stat(path).kind == "file":
+                raise FileExistsError(path) from None
+            raise
+
+    def _open(self, path: str, flags: int) -> bytes:
+        (answer,) = self._client.ask((CMD_OPEN, _wire(path), flags, NO_ATTRIBUTES))
+        return bytes(_told(answer).get_binary())
+
+
+def _told(answer: Answer) -> Any:
+    """The message; raises what the server refused with."""
+    if answer.error is not None:
+        raise answer.error
+    return answer.message
+
+
+def _stat(answer: Answer) -> Stat:
+    if isinstance(answer.error, FileNotFoundError):
+        return Stat("none")
+    found = SFTPAttributes._from_msg(_told(answer))  # type: ignore[attr-defined]
+    mode = found.st_mode or 0
+    kind = "folder" if modes.S_ISDIR(mode) else "file" if modes.S_ISREG(mode) else "other"
+    return Stat(kind, found.st_size or 0)
+
+
+def _free(message: Any) -> int:
+    """Bytes free for the user, of an answer to STATVFS."""
+    _, fragment, _, _, available = (message.get_int64() for _ in range(5))
+    return int(fragment * available)
 
 
 def _wire(path: str) -> bytes:
@@ -193,11 +261,9 @@ class _Writer:
         self._outstanding = 0
 
     def write(self, span: Span, moved: Moved) -> None:
-        from paramiko.sftp import CMD_WRITE, int64
-
         for position in range(span.start, span.end, self._request):
             data = os.pread(span.fd, min(self._request, span.end - position), position)
-            self._client._async_request(self, CMD_WRITE, self._handle, int64(position), data)
+            self._client.write(self, self._handle, position, data)
             self._outstanding += 1
             self._settle(OUTSTANDING)
             moved(len(data))
@@ -226,9 +292,9 @@ class _Reader:
         self._handle = handle
         self._request = request
         self._waiting: dict[int, tuple[int, int]] = {}  # request number -> offset, length
-        self._arrived: dict[int, bytes] = {}  # offset -> data
+        self._arrived: dict[int, list[Block]] = {}  # offset -> data
 
-    def blocks(self, offset: int, end: int) -> Iterator[bytes]:
+    def blocks(self, offset: int, end: int) -> Iterator[list[Block]]:
         order: deque[tuple[int, int]] = deque()
         ask = offset
         while True:
@@ -247,26 +313,23 @@ class _Reader:
                 if not data:
                     return  # the file is shorter than it was; the caller compares sizes
                 yield data
-                at, length = at + len(data), length - len(data)
+                count = sum(map(len, data))
+                at, length = at + count, length - count
                 if length:  # a server may give less than was asked for
                     self._ask(at, length)
 
     def _ask(self, offset: int, length: int) -> None:
-        from paramiko.sftp import CMD_READ, int64
-
         number = self._client._async_request(self, CMD_READ, self._handle, int64(offset), length)
         self._waiting[number] = offset, length
 
     def _async_response(self, kind: int, message: Any, number: int) -> None:
         """Called by the client with the answer to one request."""
-        from paramiko.sftp import CMD_DATA, CMD_STATUS
-
         offset, _ = self._waiting.pop(number)
         if kind == CMD_DATA:
-            self._arrived[offset] = message.get_string()
+            self._arrived[offset] = self._client.data
             return
         if kind != CMD_STATUS:
             raise TransferError(f"SFTP: answer of kind {kind} to a read")
         with suppress(EOFError):
             self._client._convert_status(message)
-        self._arrived[offset] = b""
+        self._arrived[offset] = []

@@ -33,7 +33,7 @@ def pipe_to_file(pipe: int, fd: int, position: int, most: int) -> int:
     return write_at(fd, [block], position)
 
 
-def write_at(fd: int, blocks: Sequence[bytes], position: int) -> int:
+def write_at(fd: int, blocks: Sequence[bytes | memoryview], position: int) -> int:
     """All of the blocks, one behind the other, into a file from `position` on: how many bytes."""
     start = position
     views = [memoryview(b) for b in blocks]
