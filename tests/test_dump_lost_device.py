@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
@@ -42,10 +42,10 @@ def statuses(path: Path) -> dict[tuple[int, int, str], str]:
     return {(r.case.dims["m"], r.case.dims["k"], r.candidate): r.status for r in Dump.open(path).records}
 
 
-def command(plugin: str, name: str, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def command(plugin: str, names: Sequence[str], out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     chosen = ["--op", "gemm", *(x for s in SHAPES for x in ("--shape", s)), "--format", "float32", "--lane", "random"]
-    names = ["--plugin", plugin, "--candidate", name, "--candidate", "default"]
-    line = [sys.executable, "-m", "accuracy_eval", "dump", *chosen, *names, "--device", "cpu", "-o", str(out), *more]
+    chosen += ["--plugin", plugin, *(x for name in names for x in ("--candidate", name))]
+    line = [sys.executable, "-m", "accuracy_eval", "dump", *chosen, "--device", "cpu", "-o", str(out), *more]
     environment = {**os.environ, "DEADLY_AFTER": f"{out}.parts"}
     return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False, env=environment)
 
@@ -54,14 +54,15 @@ def command(plugin: str, name: str, out: Path, *more: str) -> subprocess.Complet
 
 
 def test_a_dump_in_one_process_goes_on_in_a_worker_and_has_the_records_of_workers(tmp_path: Path) -> None:
-    found = command(PLUGIN, "loses", tmp_path / "here.h5")
+    names = ["default", "loses", "steady"]
+    found = command(PLUGIN, names, tmp_path / "here.h5")
     assert found.returncode == 1, found.stderr  # and not 134, by the destructor of what the raising kernel held
-    assert "5 done, 0 unsupported, 1 error" in found.stdout
+    assert "8 done, 0 unsupported, 1 error" in found.stdout
     assert "(loses): RuntimeError: CUDA error: misaligned address\n" in found.stdout
     assert "a fresh process ran the cases after it" in found.stdout
     with Crew("cpu", 1, plugins=[PLUGIN]) as crew:
-        dumped = dump(suite(), crew, tmp_path / "workers.h5", candidates=["loses", "default"])
-    assert (dumped.done, dumped.error, len(dumped.lost)) == (5, 1, 1)
+        dumped = dump(suite(), crew, tmp_path / "workers.h5", candidates=names)
+    assert (dumped.done, dumped.error, len(dumped.lost)) == (8, 1, 1)
     here, workers = Dump.open(tmp_path / "here.h5"), Dump.open(tmp_path / "workers.h5")
     assert here.content_digest == workers.content_digest
     assert [(r.id, r.candidate, r.status, r.reason, r.notes) for r in here.records] == [
@@ -73,15 +74,15 @@ def test_a_dump_in_one_process_goes_on_in_a_worker_and_has_the_records_of_worker
 
 def test_a_kernel_that_aborts_the_only_process_leaves_results_and_the_way_on(tmp_path: Path) -> None:
     out = tmp_path / "a.h5"
-    died = command(DEADLY, "abort", out)
+    died = command(DEADLY, ["default", "abort"], out)
     assert died.returncode == -signal.SIGABRT
     assert f"what was done is kept in {out}.parts. Go on with --resume --workers 1" in died.stderr
-    again = command(DEADLY, "abort", out)
+    again = command(DEADLY, ["default", "abort"], out)
     assert again.returncode == 2
     assert f"{out}.parts holds " in again.stderr
     assert "--resume (and --workers 1 where a case ended the process" in again.stderr
     assert "kept" not in again.stderr  # it ended as it should
-    on = command(DEADLY, "abort", out, "--resume", "--workers", "1")
+    on = command(DEADLY, ["default", "abort"], out, "--resume", "--workers", "1")
     assert on.returncode == 1, on.stderr
     assert [k for k, status in statuses(out).items() if status == "error"] == [(16, 64, "abort")]
 
