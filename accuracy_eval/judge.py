@@ -84,7 +84,9 @@ def judge_tensor(
     by_pair: dict[tuple[str, str], Measured] = {}
     groups = kin_of(fitting, apart.meaning if apart else {s.label: id(references.get(s.label)) for s in fitting})
     for kin in groups:
-        measure_sides(kin, references.get(kin[0].label), gates, by_side, by_pair)
+        found, between = measure_sides(kin, references.get(kin[0].label), gates)
+        by_side |= found
+        by_pair |= between
     for a, b in itertools.combinations(fitting, 2):
         # kept apart above: other promises about the same numbers compare, other numbers only on request
         wanted = cross_format or (a.format == b.format and a.contract != b.contract)
@@ -237,9 +239,7 @@ def _name_the_contract(side: Side, s: SideTensor, case: Case, gates: Sequence[Ga
     if side.verdict is not Verdict.FAIL or broken.isdisjoint({"budget_max", *GATED}) or broken - BY_CONTRACT or s.never_written:
         return side
     for contract in looser_contracts(s.contract, case.format.split("+")):
-        by_side: dict[str, Found] = {}
-        measure_sides([s], under(s.label, contract), gates, by_side, {})
-        found = by_side[s.label]
+        found = measure_sides([s], under(s.label, contract), gates)[0][s.label]
         judged = [_judge_measured(m, r, t, gates, s) for m, r, t in zip(found.truth, found.rounded, found.total, strict=True)]
         if all(j.verdict in (Verdict.PASS, Verdict.WARN) for j in judged):
             used = max(float(m.metrics["budget_max"]) for m in found.truth)

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from accuracy_eval.records import Coded
 from accuracy_eval.resolution import ResolutionMeter
 
 Codes = NDArray[Any]
+Tolerances = tuple[tuple[float, float], ...]  # rtol and atol of each
 Rows = Callable[[int, int], Codes]  # (first, end) -> codes [end - first, columns] of the tensor's 2-D view
 WORST = 16
 KEPT_ELEMENTS = 1 << 22  # of a reference kept whole, so that a diagnosis may look at it again (32 MiB)
@@ -56,10 +58,17 @@ class SideTensor:
 
 @dataclass(frozen=True)
 class Found:
-    """What measuring left of one side: a measurement per variant against the truth and against the rounded truth, its total error, the
-    expected rows (codes or values) and their budgets where they were few enough to keep, what the reference could have shown, and how
-    many elements differ from it and are right all the same, with the reason; how many have no bound at all, and how many are 0 without a
-    step that could miss it."""
+    """What measuring left of one side.
+
+    truth, rounded  a measurement per variant against the truth, and against the truth rounded to the format
+    total       total error per variant: metrics.total; empty where nothing was quantised
+    expected    expected rows, codes if `coded`, else float64 values; budget: what each element may be off by. None where there were too
+                many to keep
+    resolution  what the reference could have shown
+    exempt      how many elements differ from the truth and are right all the same, and why
+    unbounded   elements without any bound; trivial: elements that are 0 without a step that could miss it
+    problem     the GEMM behind the reference; None for other ops
+    """
 
     truth: tuple[Measured, ...]
     rounded: tuple[Measured, ...]
@@ -89,89 +98,126 @@ def kin_of(sides: Sequence[SideTensor], meaning: Mapping[str, Hashable]) -> list
 
 
 def measure_sides(
-    sides: Sequence[SideTensor],
-    reference: Reference | None,
-    gates: Sequence[Gate],
-    by_side: dict[str, Found],
-    by_pair: dict[tuple[str, str], Measured],
-) -> None:
-    """All sides of one format against the reference and each other, one pass over the panels."""
+    sides: Sequence[SideTensor], reference: Reference | None, gates: Sequence[Gate]
+) -> tuple[dict[str, Found], dict[tuple[str, str], Measured]]:
+    """All sides of one format against the reference, by label, and against each other, by both labels: one pass over the panels.
+
+    Without a reference there is nothing to find about a side alone. Sides of equal bytes are measured once and make no pair.
+    """
     shape, fmt = sides[0].shape, sides[0].format
-    tolerances = tuple(dict.fromkeys((g.rtol, g.atol) for g in gates if g.metric == "allclose_violations"))
-    coded = reference is not None and reference.kind == "codes"
-    rounded = reference is not None and not coded and any(g.round_expected for g in gates)
-
-    def meter(truth: bool) -> Meter:
-        if truth and not coded:
-            return Meter(shape, fmt, reference=True, allclose=tolerances, top=WORST)
-        return Meter(shape, fmt, expected_format=fmt, allclose=tolerances, top=WORST)
-
-    lines = frozenset(g.metric for g in gates) & frozenset(GATED)
-    # equal bytes are measured once: the digest was verified when the side was read
+    # the digest was verified when the side was read
     keys = {s.label: s.sha256 if s.sha256 and len(s.variants) == 1 else s.label for s in sides}
     distinct = {keys[s.label]: s for s in reversed(sides)}
-    kept: list[Panel] | None = [] if reference and math.prod(shape) <= KEPT_ELEMENTS else None
-    resolution = None if reference is None or coded else ResolutionMeter(rows_and_columns(shape)[1], fmt, reference.problem, lines)
-    truth = {k: [meter(True) for _ in s.variants] for k, s in distinct.items()} if reference else {}
-    against_rounded = {k: [meter(False) for _ in s.variants] for k, s in distinct.items()} if rounded else {}
-    total = {k: [TotalMeter(rows_and_columns(shape)[0], fmt) for _ in s.variants] for k, s in distinct.items()}
+    tolerances = tuple(dict.fromkeys((g.rtol, g.atol) for g in gates if g.metric == "allclose_violations"))
+    by_side = {k: _SideMeters(s, reference, gates, tolerances) for k, s in distinct.items()} if reference else {}
+    unequal = [(a.label, b.label) for a, b in itertools.combinations(sides, 2) if keys[a.label] != keys[b.label]]
+    by_pair = {pair: _between_codes(shape, fmt, tolerances) for pair in unequal}
+    seen = _Seen(reference, shape, fmt, frozenset(g.metric for g in gates) & frozenset(GATED)) if reference else None
+    rounding = any(m.rounded for m in by_side.values())
     unquantised = reference.unquantised() if reference and reference.unquantised else None
-    unequal = [(a, b) for a, b in itertools.combinations(sides, 2) if keys[a.label] != keys[b.label]]
-    pairs = {(a.label, b.label): meter(False) for a, b in unequal}
-    exempt, unbounded, trivial = dict.fromkeys(truth, 0), 0, 0
     for panel in reference.panels() if reference else _panels(shape):
         first, end = panel.first_row, panel.first_row + len(panel.values)
         codes = {k: [rows(first, end) for rows in s.variants] for k, s in distinct.items()}
-        expected = encode(panel.values, fmt) if rounded else panel.values
-        for k in truth:
-            settled = [_settled(c, panel, reference, fmt) for c in codes[k]]
-            exempt[k] += max(count for _, count in settled)
-            for m, (c, _) in zip(truth[k], settled, strict=True):
-                m.update(first, c, panel.values, panel.budget, panel.typical)
-            for m, (c, _) in zip(against_rounded.get(k, ()), settled, strict=False):
-                m.update(first, c, expected)
-        if unquantised is not None:
-            source = next(unquantised)
-            assert source.first_row == first
-            assert source.values.shape == panel.values.shape
-            for k in truth:
-                for t, c in zip(total[k], codes[k], strict=True):
-                    t.update(first, c, panel.values, source.values, panel.budget, panel.typical)
-        for (a, b), m in pairs.items():
+        rounded = encode(panel.values, fmt) if rounding else panel.values
+        source = next(unquantised) if unquantised is not None else None
+        for k, meters in by_side.items():
+            meters.update(codes[k], panel, rounded, source)
+        for (a, b), m in by_pair.items():
             m.update(first, codes[keys[a]][0], codes[keys[b]][0])
-        if panel.budget is not None:
-            unbounded += int(np.isinf(panel.budget).sum())
-            trivial += int(((panel.budget == 0) & (panel.values == 0)).sum())
-        if kept is not None:
-            kept.append(panel)
-        if resolution is not None and panel.budget is not None:
-            resolution.update(first, panel.values, panel.budget, panel.typical)
-        elif panel.budget is None:
-            resolution = None
-    if reference is None:
-        by_pair.update({pair: m.result() for pair, m in pairs.items()})
-        return
-    seen = reference.resolution if resolution is None else resolution.result().as_dict()
-    expected_rows = rows_of(np.concatenate([p.values for p in kept])) if kept else None
-    budgets = [p.budget for p in kept or () if p.budget is not None]
-    budget = np.concatenate(budgets) if budgets else None
-    results = {k: [m.result() for m in meters] for k, meters in truth.items()}
-    roundeds = {k: [m.result() for m in meters] for k, meters in against_rounded.items()}
-    why, problem = reference.exempt.why if reference.exempt else "", reference.problem
-    for s in sides:
-        k = keys[s.label]
-        totals = tuple(t.result() if unquantised is not None else {} for t in total[k])
-        against = tuple(roundeds.get(k, results[k]))
-        by_side[s.label] = Found(
-            tuple(results[k]), against, totals, expected_rows, seen, coded, budget, (exempt[k], why), unbounded, trivial, problem
-        )
-    by_pair.update({pair: m.result() for pair, m in pairs.items()})
+        if seen is not None:
+            seen.update(panel)
+    found = {k: meters.found(seen) for k, meters in by_side.items()} if seen is not None else {}
+    return {s.label: found[keys[s.label]] for s in sides if found}, {pair: m.result() for pair, m in by_pair.items()}
 
 
-def _settled(codes: Codes, panel: Panel, reference: Reference | None, fmt: str) -> tuple[Codes, int]:
+def _between_codes(shape: tuple[int, ...], fmt: str, tolerances: Tolerances) -> Meter:
+    return Meter(shape, fmt, expected_format=fmt, allclose=tolerances, top=WORST)
+
+
+class _Seen:
+    """What is kept of a reference as its panels pass by; `lines` as in ResolutionMeter."""
+
+    def __init__(self, reference: Reference, shape: tuple[int, ...], fmt: str, lines: frozenset[str]) -> None:
+        self.reference = reference
+        self.unbounded = self.trivial = 0
+        self._kept: list[Panel] | None = [] if math.prod(shape) <= KEPT_ELEMENTS else None
+        coded = reference.kind == "codes"
+        self._resolution = None if coded else ResolutionMeter(rows_and_columns(shape)[1], fmt, reference.problem, lines)
+
+    def update(self, panel: Panel) -> None:
+        if self._kept is not None:
+            self._kept.append(panel)
+        if panel.budget is None:
+            self._resolution = None
+            return
+        self.unbounded += int(np.isinf(panel.budget).sum())
+        self.trivial += int(((panel.budget == 0) & (panel.values == 0)).sum())
+        if self._resolution is not None:
+            self._resolution.update(panel.first_row, panel.values, panel.budget, panel.typical)
+
+    @cached_property
+    def resolution(self) -> Mapping[str, Any]:
+        return self.reference.resolution if self._resolution is None else self._resolution.result().as_dict()
+
+    @cached_property
+    def expected(self) -> Rows | None:
+        return rows_of(np.concatenate([p.values for p in self._kept])) if self._kept else None
+
+    @cached_property
+    def budget(self) -> NDArray[np.float64] | None:
+        budgets = [p.budget for p in self._kept or () if p.budget is not None]
+        return np.concatenate(budgets) if budgets else None
+
+
+class _SideMeters:
+    """The meters of every variant of one side: against the truth, against the rounded truth where a gate asks for it, of total error."""
+
+    def __init__(self, side: SideTensor, reference: Reference, gates: Sequence[Gate], tolerances: Tolerances) -> None:
+        self._reference, self._format = reference, side.format
+        shape, fmt, coded = side.shape, side.format, reference.kind == "codes"
+        rounded = not coded and any(g.round_expected for g in gates)
+
+        def against_truth() -> Meter:
+            return _between_codes(shape, fmt, tolerances) if coded else Meter(shape, fmt, reference=True, allclose=tolerances, top=WORST)
+
+        self.truth = [against_truth() for _ in side.variants]
+        self.rounded = [_between_codes(shape, fmt, tolerances) for _ in side.variants] if rounded else []
+        self._total = [TotalMeter(rows_and_columns(shape)[0], fmt) for _ in side.variants]
+        self._exempt = 0
+
+    def update(self, codes: Sequence[Codes], panel: Panel, rounded: NDArray[Any], source: Panel | None) -> None:
+        """The codes of every variant in the rows of a panel; `rounded`: its values in the side's format; `source` as in TotalMeter."""
+        first = panel.first_row
+        settled, counts = zip(*(_settled(c, panel, self._reference, self._format) for c in codes), strict=True)
+        self._exempt += max(counts)
+        for m, c in zip(self.truth, settled, strict=True):
+            m.update(first, c, panel.values, panel.budget, panel.typical)
+        if self.rounded:
+            for m, c in zip(self.rounded, settled, strict=True):
+                m.update(first, c, rounded)
+        if source is not None:
+            assert (source.first_row, source.values.shape) == (first, panel.values.shape)
+            for t, c in zip(self._total, codes, strict=True):
+                t.update(first, c, panel.values, source.values, panel.budget, panel.typical)
+
+    def found(self, seen: _Seen) -> Found:
+        """What the panels so far have shown."""
+        reference = self._reference
+        truth = tuple(m.result() for m in self.truth)
+        return Found(
+            truth,
+            tuple(m.result() for m in self.rounded) or truth,
+            tuple(t.result() if reference.unquantised else {} for t in self._total),
+            seen.expected, seen.resolution, reference.kind == "codes", seen.budget,
+            (self._exempt, reference.exempt.why if reference.exempt else ""),
+            seen.unbounded, seen.trivial, reference.problem,
+        )  # fmt: skip
+
+
+def _settled(codes: Codes, panel: Panel, reference: Reference, fmt: str) -> tuple[Codes, int]:
     """The codes with the expected ones where others are right too; how many those are."""
-    right = None if reference is None or reference.exempt is None else reference.exempt.mask(codes, panel.values, panel.first_row)
-    if reference is None or right is None:
+    right = None if reference.exempt is None else reference.exempt.mask(codes, panel.values, panel.first_row)
+    if right is None:
         return codes, 0
     settled = codes.copy()
     settled[right] = panel.values[right] if reference.kind == "codes" else encode(panel.values[right], fmt)
