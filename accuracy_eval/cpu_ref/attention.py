@@ -3,6 +3,9 @@
 Per head, with S = scale·Q·Kᵀ (and a mask), P = softmax(S): O = P·V, L = log Σ e^S. Backward from dO: dV = Pᵀ·dO, dP = dO·Vᵀ,
 δ = Σ dO·O, dS = P·(dP − δ), dQ = scale·dS·K, dK = scale·dSᵀ·Q. Several query heads may share one of K and V: their gradients add.
 
+With operands of 8 bits the weights e^(S − max), which their sum divides at the end, are rounded to 8 bits too. That sum may be of the
+rounded ones.
+
 A sink is a number a head learns: the score of one more key, whose value is zero. It joins the denominator of P, and L; its gradient is
 Σ dS of its column over batch and queries.
 
@@ -18,7 +21,7 @@ the same, as P = 0 times Inf. Where every score is −Inf the result is NaN by t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 from typing import Any
@@ -26,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.contracts import LAMBDA
+from accuracy_eval.contracts import LAMBDA, TYPICAL
 from accuracy_eval.cpu_ref.blas import one_thread
 from accuracy_eval.cpu_ref.flush import SMALLEST, lost_steps, stored
 from accuracy_eval.cpu_ref.magnitudes import norm
@@ -44,6 +47,26 @@ BLOCK = 32  # queries or keys whose part of a gradient may be stored in the oper
 
 
 @dataclass(frozen=True)
+class Narrow:
+    """How a kernel multiplies operands of 8 bits.
+
+    format  of the weights e^(S − max), which are multiplied by `scale` before they are rounded to it
+    ulp     a relative step of the sums of products; step: products added for each
+    """
+
+    format: str
+    scale: float
+    ulp: float
+    step: int
+
+    def half(self, p: Values) -> Values:
+        """What rounding the weights costs at most, of P [s, t]; a maximum that is found on the way makes them no coarser."""
+        fmt = get_format(self.format)
+        smallest: Values = p.max(axis=1, keepdims=True) * (fmt.smallest_subnormal / 2 / self.scale)
+        return np.maximum(p * (fmt.eps / 2), smallest)
+
+
+@dataclass(frozen=True)
 class Attention:
     """What is computed.
 
@@ -52,6 +75,7 @@ class Attention:
     window   query i sees keys from i − window + 1 to i; 0: no window
     format   format of the operands: what P, dS and O are rounded to
     sink     [h], or None: there is none
+    narrow   how operands of 8 bits are multiplied; None: they have more
     """
 
     q: Values
@@ -62,6 +86,7 @@ class Attention:
     window: int
     format: str
     sink: Values | None = None
+    narrow: Narrow | None = None
 
     def half(self, x: Values) -> Values:
         """What one rounding to the operands' format costs at most."""
@@ -77,6 +102,15 @@ class Attention:
         """A relative step of the arithmetic between the roundings."""
         return 2.0**-52 if self.format == "float64" else 2.0**-23
 
+    @property
+    def adding(self) -> tuple[float, int]:
+        """A relative step of sums of products, and how many a truncating unit adds for each."""
+        return (self.narrow.ulp, self.narrow.step) if self.narrow else (self.ulp, STEP)
+
+    def half_weight(self, p: Values) -> Values:
+        """What rounding P costs at most, [s, t]."""
+        return self.narrow.half(p) if self.narrow else self.half(p)
+
     def visible(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None:
         """[s, t]: which keys a query sees; None: all."""
         if not (self.causal or self.window):
@@ -87,11 +121,15 @@ class Attention:
 
 @dataclass(frozen=True)
 class Result:
-    """A tensor's values and the largest error of each, float64, same shape; and what it may hold instead, asked for where it does."""
+    """A tensor's values and the largest error of each, float64, same shape; and what it may hold instead, asked for where it does.
+
+    typical  what many elements may be off by together, in the root mean square; None where only single ones have a limit
+    """
 
     values: Values
     budget: Values
     reach: Callable[[], Reach]
+    typical: Values | None = None
 
 
 _NO_WARNING = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # Inf − Inf and 0·Inf are NaN; a budget may overflow
@@ -126,7 +164,7 @@ def _of_heads(a: Attention, of: Callable[[_Head], dict[str, Result]]) -> list[li
 
     @_NO_WARNING
     def found(at: tuple[int, int]) -> dict[str, Result]:
-        return {n: Result(r.values, r.budget, partial(again, at, n)) for n, r in of(_Head(a, *at)).items()}
+        return {n: Result(r.values, r.budget, partial(again, at, n), r.typical) for n, r in of(_Head(a, *at)).items()}
 
     @_NO_WARNING
     def again(at: tuple[int, int], name: str) -> Reach:
@@ -139,13 +177,15 @@ def _of_heads(a: Attention, of: Callable[[_Head], dict[str, Result]]) -> list[li
 
 
 def _stacked(parts: list[Result], shape: tuple[int, ...]) -> Result:
-    values, budget = (np.stack([getattr(p, f) for p in parts]).reshape(shape) for f in ("values", "budget"))
+    def stacked(items: Sequence[Any], f: str) -> NDArray[Any]:
+        return np.stack([getattr(x, f) for x in items]).reshape(shape)
 
     def reach() -> Reach:
         found = [p.reach() for p in parts]
-        return Reach(*(np.stack([getattr(r, f) for r in found]).reshape(shape) for f in ("low", "high", "nan")))
+        return Reach(*(stacked(found, f) for f in ("low", "high", "nan")))
 
-    return Result(values, budget, reach)
+    typical = stacked(parts, "typical") if all(p.typical is not None for p in parts) else None
+    return Result(stacked(parts, "values"), stacked(parts, "budget"), reach, typical)
 
 
 def _sum(a: Attention, parts: list[Result]) -> Result:
@@ -187,8 +227,9 @@ class _Head:
         size = np.abs(s)
         # relative errors of an element of P: of its exponent, and of the arithmetic around it
         level = np.maximum(size, np.where(np.isfinite(top), np.abs(top), 0.0))  # s − max and s − L round at the larger of the two
-        random = np.hypot(WALK * a.ulp * root * math.sqrt(d), SOFT * a.ulp * (1 + level) / math.sqrt(3))
-        common = a.ulp * d / (2 * STEP) * np.where(root == 0.0, 0.0, np.maximum(size, root))
+        step, width = a.adding
+        random = np.hypot(WALK * step * root * math.sqrt(d), SOFT * a.ulp * (1 + level) / math.sqrt(3))
+        common = step * d / (2 * width) * np.where(root == 0.0, 0.0, np.maximum(size, root))
         error = LAMBDA * random + common
         self.overflows: Flags = math.sqrt(d) * root / min(a.scale, 1.0) >= a.largest  # Cauchy and Schwarz: some partial sum may
         error = np.where(self.overflows | np.isnan(error), np.inf, error)
@@ -233,8 +274,9 @@ class _Head:
 
     def _accumulated(self, length: int, root: Values, value: Values) -> Values:
         """What adding `length` products costs, the root of whose squares' sum is given: a truncating unit's bias, and a walk."""
-        steps = length / STEP
-        allowed: Values = self.a.ulp * (steps / 2 * np.maximum(root, np.abs(value)) + LAMBDA * WALK * math.sqrt(length) * root)
+        step, width = self.a.adding
+        steps = length / width
+        allowed: Values = step * (steps / 2 * np.maximum(root, np.abs(value)) + LAMBDA * WALK * math.sqrt(length) * root)
         return allowed + lost_steps(length, flushes=self.a.format != "float64")
 
     def _blocks(self, length: int) -> float:
@@ -244,24 +286,30 @@ class _Head:
 
     @property
     def out(self) -> Result:
-        v = np.where(np.isfinite(self.v), self.v, 0.0)
+        a, v = self.a, np.where(np.isfinite(self.v), self.v, 0.0)
         low, high = self._moved(stored_log=False)
-        deviation = np.sqrt((self.p * self.random) ** 2 + self.a.half(self.p) ** 2 / 3)
-        off = norm(self.p * self.random, 1)
+        deviation = np.sqrt((self.p * self.random) ** 2 + a.half_weight(self.p) ** 2 / 3)
+        off = norm(deviation if a.narrow else self.p * self.random, 1)
         spread = np.hypot(squares_root(deviation, v), off * np.abs(self.o))
         reach = np.abs(v)
         shift = (self.p * self.common) @ reach + (self.p * self.common).sum(axis=1, keepdims=True) * np.abs(self.o)
         adding = self._accumulated(self.p.shape[1], squares_root(self.p, v), self.o)
-        budget = LAMBDA * spread + shift + adding + SOFT * self.a.ulp * np.abs(self.o)
+        fixed = shift + adding + SOFT * a.ulp * np.abs(self.o)
         if self.coarse.any():
             moved = np.maximum(high - self.p, self.p - low)
-            budget = budget + moved @ reach + moved.sum(axis=1, keepdims=True) * np.abs(self.o)
+            fixed = fixed + moved @ reach + moved.sum(axis=1, keepdims=True) * np.abs(self.o)
+        budget = LAMBDA * spread + fixed
 
         def reached() -> Reach:
             hidden = (~self.seen | (self.p < SMALLEST)).astype(np.float32) @ (~np.isfinite(self.v)).astype(np.float32) > 0
-            return Reach.around(self.o, budget, hidden | self._row_nan)
+            found = Reach.around(self.o, budget, hidden | self._row_nan)
+            if a.narrow is None:
+                return found
+            # weights are divided by their sum after they are multiplied: until then the result is larger
+            before = self.p @ reach / self.p.max(axis=1, keepdims=True) * a.narrow.scale >= a.largest
+            return Reach(np.where(before, -np.inf, found.low), np.where(before, np.inf, found.high), found.nan | before)
 
-        return Result(self.o, budget, reached)
+        return Result(self.o, budget, reached, TYPICAL * spread + fixed if a.narrow else None)
 
     @property
     def lse(self) -> Result:

@@ -7,7 +7,7 @@ belongs to lse.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -52,19 +52,19 @@ def scale_of(case: Case) -> float:
     return float(option(case, "scale")) or 1.0 / math.sqrt(case.dims["d"])
 
 
-def _axes(case: Case, heads: str, length: str) -> tuple[str, ...]:
+def axes(case: Case, heads: str, length: str) -> tuple[str, ...]:
     return tuple({"b": "b", "h": heads, "s": length, "d": "d"}[x] for x in case.layout)
 
 
-def _tensor(case: Case, heads: str, length: str) -> tuple[int, ...]:
-    return tuple(case.dims[x] for x in _axes(case, heads, length))
+def tensor(case: Case, heads: str, length: str) -> tuple[int, ...]:
+    return tuple(case.dims[x] for x in axes(case, heads, length))
 
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
     fmt = operand_formats(case, 1, encoding)[0]
     roles = [("q", "h", "s"), ("k", "g", "t"), ("v", "g", "t")]
     roles += [("grad_out", "h", "s")] if case.direction == "bwd" else []
-    found = [Operand(name, _tensor(case, heads, length), fmt, _axes(case, heads, length)) for name, heads, length in roles]
+    found = [Operand(name, tensor(case, heads, length), fmt, axes(case, heads, length)) for name, heads, length in roles]
     return (*found[:3], *((Operand("sink", (case.dims["h"],), fmt, ("h",)),) if option(case, "sink") else ()), *found[3:])
 
 
@@ -176,9 +176,15 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
     sink = decode(inputs["sink"].codes, inputs["sink"].format) if "sink" in inputs else None
     problem = Attention(q, k, v, scale_of(case), bool(option(case, "causal")), int(option(case, "window")), inputs["q"].format, sink)
 
-    @lru_cache(maxsize=1)
-    def found() -> dict[str, Result]:  # one pass gives every output
+    def computed() -> dict[str, Result]:
         return forward(problem) if case.direction == "fwd" else backward(problem, _values(case, inputs, "grad_out"))
+
+    return references(case, _outputs(case, encoding), contract, computed)
+
+
+def references(case: Case, outputs: Sequence[Output], contract: str, compute: Callable[[], dict[str, Result]]) -> dict[str, Reference]:
+    """References of outputs that one computation gives by name, on bhsd tensors; it runs once, when the first is read."""
+    found = lru_cache(maxsize=1)(compute)
 
     def laid_out(output: Output, x: Any) -> Any:
         back = unorder(case.layout) if x.ndim == 4 else tuple(range(x.ndim))
@@ -186,7 +192,8 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
 
     def panels(output: Output) -> Iterator[Panel]:
         result = found()[output.name]
-        yield Panel(0, *(laid_out(output, x) for x in bounded(result.values, result.budget)))
+        typical = () if result.typical is None else bounded(result.values, result.typical)[1:]
+        yield Panel(0, *(laid_out(output, x) for x in (*bounded(result.values, result.budget), *typical)))
 
     def reach(output: Output) -> Reach:
         whole = found()[output.name].reach()
@@ -196,10 +203,10 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
         exempt = reaching(partial(reach, output), output.format)
         return Reference("values", output.format, output.shape, contract, partial(panels, output), exempt=exempt)
 
-    return {o.name: reference(o) for o in _outputs(case, encoding)}
+    return {o.name: reference(o) for o in outputs}
 
 
-def _refuse(case: Case) -> str | None:
+def refuse(case: Case) -> str | None:
     if case.dims["h"] % max(case.dims["g"], 1):
         return f"h={case.dims['h']} query heads share g={case.dims['g']} key and value heads; h must be a multiple of g"
     if (option(case, "causal") or option(case, "window")) and case.dims["t"] != case.dims["s"]:
@@ -233,5 +240,5 @@ ATTENTION = OpSpec(
     layouts=LAYOUTS,
     options=OPTIONS,
     directions=("fwd", "bwd"),
-    refuse=_refuse,
+    refuse=refuse,
 )

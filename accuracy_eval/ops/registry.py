@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from accuracy_eval.errors import unknown
 from accuracy_eval.ops.attention import ATTENTION
+from accuracy_eval.ops.attention_fp8 import ATTENTION_FP8
 from accuracy_eval.ops.batched import BATCHED
 from accuracy_eval.ops.cast import CAST
 from accuracy_eval.ops.collectives import COLLECTIVE_OPS
@@ -24,8 +25,8 @@ from accuracy_eval.ops.special import SPECIAL
 OPS: dict[str, OpSpec] = {
     op.name: op
     for op in (
-        GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, *NORMS, CROSS_ENTROPY, ROPE, ATTENTION, EMBEDDING, *EXPERTS, TOPK,
-        CAST, QUANTIZE, *COLLECTIVE_OPS,
+        GEMM, BATCHED, GROUPED, GEMM_EPILOGUE, *SPECIAL, *REDUCE, *NORMS, CROSS_ENTROPY, ROPE, ATTENTION, ATTENTION_FP8, EMBEDDING,
+        *EXPERTS, TOPK, CAST, QUANTIZE, *COLLECTIVE_OPS,
     )
 }  # fmt: skip
 
