@@ -7,7 +7,8 @@ product names where each element came from.
 from __future__ import annotations
 
 from accuracy_eval.inputs.coded import CodedFault, CodedOperands, CodedReading, coded_gemm, coded_values, decode_coded
-from accuracy_eval.inputs.exact import NOT_AN_INTEGER, ExactOperands, Plan, code_integers, exact_gemm, integer_codes
+from accuracy_eval.inputs.exact import NOT_AN_INTEGER, ExactOperands, code_integers, exact_gemm, integer_codes
+from accuracy_eval.inputs.exact_plan import Plan
 from accuracy_eval.inputs.freivalds import certificate, wrong_columns
 
 __all__ = [

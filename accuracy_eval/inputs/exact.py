@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Codes, Format, decode, encode, get_format
+from accuracy_eval.inputs.exact_plan import Plan, Sizes, plan_of
 from accuracy_eval.inputs.generator import COMPILED_FROM
 from accuracy_eval.inputs.philox import STREAM_16, stream_key, words
 from accuracy_eval.threads import map_threads
@@ -34,26 +35,6 @@ INPUT_CLASS = "exact"  # the class in the names of the companions' streams
 
 
 NOT_AN_INTEGER = -0x5A5A5A5B  # far from every sum, and no round number: a certificate sees it
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How sparse the operands are. Magnitudes are 1 or 1 and 2 each.
-
-    rows, columns    P and Q
-    kept             most k an output sums
-    grad_step        S
-    a, b, grad, c    largest magnitude of A, B, G, and of C and bias
-    """
-
-    rows: int
-    columns: int
-    kept: int
-    grad_step: int
-    a: int
-    b: int
-    grad: int
-    c: int
 
 
 @dataclass(frozen=True)
@@ -140,7 +121,7 @@ def exact_gemm(
             raise UsageError(f"exact operands need 0 or a power of two as {name}, found {value}; other factors round")
     unit = min((abs(x) for x in (alpha, beta, float(has_bias)) if x), default=1.0)
     backward = direction == "bwd"
-    plan = _plan(m, n, k, limit, abs(alpha) / unit, (abs(beta) + has_bias) / unit, has_bias, backward)
+    plan = plan_of(Sizes(m, n, k, limit, has_bias, backward), abs(alpha) / unit, (abs(beta) + has_bias) / unit)
     permuted = _permutation(k, seed)
     whole = permuted < plan.kept * plan.rows * plan.columns
     column_class = np.where(whole, permuted % plan.columns, -1)
@@ -209,10 +190,6 @@ def ranks(size: int, classes: int) -> Indices:
     out = np.empty(size, np.int64)
     out[np.concatenate([np.arange(c, size, classes) for c in range(classes)])] = np.arange(size)
     return out
-
-
-def _ceil(x: int, y: int) -> int:
-    return -(-x // y)
 
 
 ROWS = 1 << 7  # rows of a large product per piece
@@ -295,7 +272,7 @@ def _grad_places(m: int, n: int, plan: Plan) -> list[tuple[Indices, Indices]]:
 
 def _grad(m: int, n: int, plan: Plan, seed: int) -> Small:
     out = np.zeros((m, n), np.int8)
-    width = _ceil(n, plan.grad_step)
+    width = -(-n // plan.grad_step)
     values = _values("grad_d", (m, n), m * width, plan.grad, seed).reshape(m, width)
     for rows, cols in _grad_places(m, n, plan):
         out[np.ix_(rows, cols)] = values[rows, : cols.size]
@@ -307,63 +284,3 @@ def _seen_by_grad(m: int, n: int, plan: Plan) -> tuple[Indices, Indices]:
     places = [(rows, cols) for rows, cols in _grad_places(m, n, plan) if rows.size and cols.size]
     nobody = [np.arange(0)]
     return np.concatenate([c for _, c in places] or nobody), np.concatenate([r for r, _ in places] or nobody)
-
-
-# Largest magnitudes of (a, b, grad_d), densest information first; the first that leaves nothing unseen is taken.
-_LEVELS = ((2, 2, 2), (2, 1, 1), (1, 2, 1), (1, 1, 1))
-
-
-def _plan(m: int, n: int, k: int, limit: int, alpha: float, offset: float, has_bias: bool, backward: bool) -> Plan:
-    """alpha and offset (beta and bias together) in units."""
-    best: tuple[int, Plan] | None = None
-    for c in (2, 1):
-        room = int(min(limit, (limit - c * offset) // (alpha or 1)))
-        if room >= min(limit // 2, max(k, 1)) or c == 1:
-            break
-    if room < 1:
-        raise UsageError(
-            f"exact operands: alpha {alpha:g} and offsets {offset:g} in their common unit leave no room under the limit of {limit};"
-            " bring alpha, beta and the bias's 1 closer together"
-        )
-    for a, b, grad in _LEVELS:
-        plan = _plan_at(m, n, k, limit, room, has_bias, backward, a, b, grad, c)
-        unseen = max(0, k - plan.kept * plan.rows * plan.columns)
-        if backward:
-            unseen += max(0, n - _covered(n, m, plan.grad_step)) + max(0, m - _covered(m, n, plan.grad_step))
-        if best is None or unseen < best[0]:
-            best = (unseen, plan)
-        if not unseen:
-            break
-    assert best is not None
-    return best[1]
-
-
-def _covered(size: int, other: int, step: int) -> int:
-    """Indices of `size` whose residue mod `step` occurs among `other` consecutive ranks."""
-    return size if other >= step else sum(_ceil(size - r, step) for r in range(min(other, size, step)))
-
-
-def _plan_at(m: int, n: int, k: int, limit: int, room: int, has_bias: bool, backward: bool, a: int, b: int, grad: int, c: int) -> Plan:
-    kept = max(1, room // (a * b))
-    per_column, per_row = max(1, limit // (grad * b)), max(1, limit // (grad * a))
-    shorter = max(1, min(m, n))
-    top_rows, top_columns = max(1, min(m, k)), max(1, min(n, k))
-    # backward wants S <= min(m, n): every residue then meets a row and a column
-    columns = min(top_columns, _ceil(n, per_column * shorter)) if backward and n else 1
-    rows = min(top_rows, max(1, k // columns), _ceil(m, per_row * shorter)) if backward and m else 1
-    needed = _ceil(k, kept)
-    while rows * columns < needed:
-        wider = [rows < top_rows and (rows + 1) * columns <= k, columns < top_columns and rows * (columns + 1) <= k]
-        if wider[0] and (rows <= columns or not wider[1]):
-            rows += 1
-        elif wider[1]:
-            columns += 1
-        else:
-            break
-    step = 1
-    if backward:
-        step = max(1, _ceil(_ceil(n, columns), per_column), _ceil(_ceil(m, rows), per_row))
-        if has_bias:
-            step = max(step, _ceil(m, max(1, limit // grad)))
-    # no more than are there: `kept` then also says how many k an output sums
-    return Plan(rows, columns, min(kept, max(1, _ceil(k, rows * columns))), step, a, b, grad, c)
