@@ -31,6 +31,7 @@ from accuracy_eval.formats import Codes, Values, get_family, get_format
 from accuracy_eval.gates import Profile, load_profile
 from accuracy_eval.judge import judge_tensor
 from accuracy_eval.measuring import SideTensor
+from accuracy_eval.ops.on_arrays import encoding_of
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, OpSpec, Output, Panel, Reference, row_blocks, rows_and_columns
 from accuracy_eval.quantize import get_recipe
@@ -121,11 +122,12 @@ def verify(
     try:
         given = {n: v.codes(_label(fn), n, seed) if isinstance(v, Seeded) else as_coded(v, f"input {n!r}") for n, v in inputs.items()}
         tensors = {n: _on_device(backend, inputs[n], c) for n, c in given.items()}
+        asked = _Asked(given, contract, grad, seed)
         if isinstance(reference, str):
-            task = _op_task(reference, given, layout, dict(options or {}), contract, grad, seed)
+            task = _op_task(reference, asked, layout, dict(options or {}))
         else:
             first = call(backend, fn, tensors, {}, repeats=1).results
-            task = _function_task(backend, _label(fn), first, reference, given, recipe, contract, grad, seed)
+            task = _function_task(backend.torch, _label(fn), first, reference, asked, recipe)
         upstream = {n: _on_device(backend, None, c) for n, c in task.upstream.items()}
         called = call(backend, fn, tensors, upstream, names=task.names, repeats=repeats)
         profile = load_profile(gates or task.profile)
@@ -166,6 +168,16 @@ class _Truth:
 
 
 @dataclass(frozen=True)
+class _Asked:
+    """What the caller asks for whatever the reference is: the operands, what the call promises, gradients or none, the seed."""
+
+    given: dict[str, Coded]
+    contract: str
+    grad: bool
+    seed: int
+
+
+@dataclass(frozen=True)
 class _Task:
     """names: the outputs the function must give, in order, () for any; upstream: gradients of outputs; truths by output or gradient."""
 
@@ -175,21 +187,21 @@ class _Task:
     truths: Mapping[str, _Truth]
 
 
-def _op_task(op: str, given: dict[str, Coded], layout: str, options: dict[str, OptionValue], contract: str, grad: bool, seed: int) -> _Task:
+def _op_task(op: str, asked: _Asked, layout: str, options: dict[str, OptionValue]) -> _Task:
     """The reference is an op of the registry: its forward case, and its backward one where it has that."""
-    spec = get_op(op)
-    encoding: Encoding = "fnuz" if any(c.format.endswith("fnuz") for c in given.values()) else "ocp"
+    spec, given = get_op(op), asked.given
+    encoding = encoding_of(*(c.format for c in given.values()))
     forward = fitted(spec, given, layout if spec.layouts != ("",) else "", options, encoding)
     upstream: dict[str, Coded] = {}
-    truths = _op_truths(spec, forward, given, contract, encoding)
+    truths = _op_truths(spec, forward, given, asked.contract, encoding)
     names = tuple(truths)
-    if grad and "bwd" in spec.directions:
+    if asked.grad and "bwd" in spec.directions:
         backward = replace(forward, direction="bwd")
         for o in spec.operands(backward, encoding):
             if o.name.startswith("grad_"):
-                upstream[o.name.removeprefix("grad_")] = Seeded(o.shape, o.format, "normal").codes(op, o.name, seed)
+                upstream[o.name.removeprefix("grad_")] = Seeded(o.shape, o.format, "normal").codes(op, o.name, asked.seed)
         more = {f"grad_{n}": c for n, c in upstream.items()}
-        truths |= _op_truths(spec, backward, {**given, **more}, contract, encoding)
+        truths |= _op_truths(spec, backward, {**given, **more}, asked.contract, encoding)
     return _Task(names, "default", upstream, truths)
 
 
@@ -240,24 +252,23 @@ def _texts(operands: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
 
 
 def _function_task(
-    backend: TorchBackend, label: str, first: tuple[Result, ...], reference: Callable[..., Any], given: Mapping[str, Coded], recipe: str,
-    contract: str, grad: bool, seed: int,
+    torch: Any, label: str, first: tuple[Result, ...], reference: Callable[..., Any], asked: _Asked, recipe: str
 ) -> _Task:  # fmt: skip
     """The reference is a function of float64 tensors: outputs are named, and have formats, as in the first run of the function."""
-    formats = {r.name: r.format for r in first}
+    given, formats = asked.given, {r.name: r.format for r in first}
     upstream: dict[str, Coded] = {}
-    if grad and any(_differentiable(c.format) for c in given.values()):
+    if asked.grad and any(_differentiable(c.format) for c in given.values()):
         for r in first:
             if _differentiable(r.format):
-                upstream[r.name] = Seeded(r.shape, r.format, "normal").codes(label, f"grad_{r.name}", seed)
-    values = expected(backend.torch, reference, given, upstream, tuple(formats))
+                upstream[r.name] = Seeded(r.shape, r.format, "normal").codes(label, f"grad_{r.name}", asked.seed)
+    values = expected(torch, reference, given, upstream, tuple(formats))
     families = [get_family(c.format) for c in given.values() if get_format(c.format).kind == "float"]
     case = Case(label, (), format=get_recipe(recipe).element if recipe else (families or ["float32"])[0], recipe=recipe)
     truths = {}
     for name, value in values.items():
         forward = name in formats
         fmt = formats[name] if forward else given[name[1:]].format
-        truth = Reference("values", fmt, tuple(value.shape), contract, partial(_panels, value))
+        truth = Reference("values", fmt, tuple(value.shape), asked.contract, partial(_panels, value))
         direction = case if forward else replace(case, direction="bwd")
         truths[name] = _Truth(direction, label, label, Output(name, tuple(value.shape), fmt), truth, {})
     return _Task(tuple(formats), "turbo", upstream, truths)
