@@ -323,11 +323,11 @@ def test_console_has_a_line_a_reason_why_cases_did_not_run() -> None:
         return NotCompared(f"{op}.k{k}", op, "default", label, Verdict.UNSUPPORTED, reason)
 
     why = "no fp8 on this part"
-    found = [skipped("cpu", "gemm", k, why) for k in range(3)] + [skipped("h200", "gemm", 7, why), skipped("h200", "cast", 1, "no torch")]
+    found = [skipped("cpu", "gemm", k, why) for k in range(3)] + [skipped("h200", "cast", 7, why), skipped("h200", "cast", 1, "no torch")]
     results = results_of((pass_result(gemm_case()),), tuple(found))
     text = console_table(results)
-    assert text.endswith("Unsupported\n  3 × cpu, 1 × h200 gemm: no fp8 on this part\n  1 × h200 cast: no torch\n")
-    assert "| gemm | 3 × cpu, 1 × h200 | no fp8 on this part |" in markdown.render(results)
+    assert text.endswith("Unsupported\n  3 × cpu, 1 × h200 (gemm, cast): no fp8 on this part\n  1 × h200 (cast): no torch\n")
+    assert "| gemm, cast | 3 × cpu, 1 × h200 | no fp8 on this part |" in markdown.render(results)
     many = tuple(skipped("cpu", "gemm", k, f"reason {k}") for k in range(11))
     assert console_table(results_of((), many)).endswith("and 3 more reasons: sheet Not compared of the workbooks, or results.json\n")
 

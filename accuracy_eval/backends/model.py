@@ -88,8 +88,8 @@ class ModelBackend(ReferenceBackend):
         products = op.products
         made = products(case, prepared.tensors, output.name) if products else ()
         if not made:
-            what = f"output {output.name!r} of {case.op}" if products else case.op
-            raise UnsupportedCase(f"{what} is no matrix product: the model of a matrix unit computes nothing else")
+            what = f"output {output.name!r} is no matrix product" if products else "no matrix product"
+            raise UnsupportedCase(f"{what}: the model of a matrix unit computes nothing else")
         codes = np.zeros(output.shape, get_format(output.format).storage)
         for product in made:
             try:

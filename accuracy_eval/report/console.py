@@ -150,7 +150,7 @@ def _count_table(results: Results, width: int, color: bool) -> list[str]:
 def _unsupported_lines(results: Results, width: int) -> list[str]:
     """Why cases did not run, a line a reason."""
     groups = unsupported(results)
-    texts = [f"  {g.who} {messages.visible(g.family)}: {messages.visible(g.reason)}" for g in groups[:MOST_REASONS]]
+    texts = [f"  {g.who} ({g.what}): {messages.visible(g.reason)}" for g in groups[:MOST_REASONS]]
     if len(groups) > MOST_REASONS:
         texts.append(f"  and {len(groups) - MOST_REASONS} more reasons: sheet Not compared of the workbooks, or results.json")
     return ["", "Unsupported", *(line for text in texts for line in _wrapped(text, width, "    "))] if groups else []

@@ -242,25 +242,29 @@ def counted_sentence(results: Results) -> str:
 
 @dataclass(frozen=True)
 class Unsupported:
-    """Cases of a family that did not run for one reason, by label of the dump."""
+    """Cases that did not run for one reason, counted by label of the dump and by family."""
 
-    family: str
     reason: str
     labels: Counter[str]
+    families: Counter[str]
 
     @property
     def who(self) -> str:
         """How many cases of which dump: "4 × h200, 2 × cpu"."""
         return ", ".join(f"{n} × {messages.visible(label)}" for label, n in self.labels.most_common())
 
+    @property
+    def what(self) -> str:
+        return ", ".join(messages.visible(family) for family, _ in self.families.most_common())
+
 
 def unsupported(results: Results) -> list[Unsupported]:
     """Why cases did not run, the most frequent reason first."""
-    found: dict[tuple[str, str], Counter[str]] = {}
+    found: dict[str, list[NotCompared]] = {}
     for item in results.not_compared:
         if item.verdict is Verdict.UNSUPPORTED:
-            found.setdefault((item.family, item.reason), Counter())[item.label] += 1
-    groups = [Unsupported(*key, labels) for key, labels in found.items()]
+            found.setdefault(item.reason, []).append(item)
+    groups = [Unsupported(reason, Counter(i.label for i in items), Counter(i.family for i in items)) for reason, items in found.items()]
     return sorted(groups, key=lambda group: -group.labels.total())
 
 

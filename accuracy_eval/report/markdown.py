@@ -82,8 +82,8 @@ def _counts(results: Results) -> list[str]:
 def _unsupported(results: Results) -> list[str]:
     """Why cases did not run."""
     groups = unsupported(results)
-    lines = ["### Unsupported", "", "| Family | Cases | Why |", "|---|---|---|"] if groups else []
-    lines += [f"| {_escape(g.family)} | {_escape(g.who)} | {_escape(g.reason)} |" for g in groups[:60]]
+    lines = ["### Unsupported", "", "| Families | Cases | Why |", "|---|---|---|"] if groups else []
+    lines += [f"| {_escape(g.what)} | {_escape(g.who)} | {_escape(g.reason)} |" for g in groups[:60]]
     return lines if len(groups) <= 60 else [*lines, "", f"{len(groups) - 60} more reasons: see summary.xlsx or results.json."]
 
 
