@@ -76,7 +76,7 @@ def test_the_command_prints_what_was_found_and_says_it_in_its_exit_code(tmp_path
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{ID} d"
     assert lines[1].startswith("  identified: TR8 fwd, 1920 of 1920 elements bit for bit, ")
-    assert lines[2:] == ["1 product: 1 identified"]
+    assert lines[2:] == ["1 product: 1 identified", "docs/datapath.md says how to read compositions"]
     assert run(["explain", path, "-q", "--unit", "hopper", "--json"]) == 1
     (item,) = json.loads(capsys.readouterr().out)
     assert (item["case_id"], item["explanation"]["status"]) == (ID, "unexplained")

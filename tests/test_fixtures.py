@@ -296,9 +296,9 @@ def test_a_plain_kernel_in_another_language_passes_and_a_broken_one_is_named(lan
 
 def test_the_command_line_exports_verifies_and_refuses(tmp_path, capsys):
     assert run(["fixtures", "export", "quantisers", "-o", str(tmp_path), "--only", "quantise_int8_row.5x80.float32"]) == 0
-    assert capsys.readouterr().out == f"{tmp_path}: 1 fixtures as bin\n"
+    assert capsys.readouterr().out == f"{tmp_path}: 1 fixture as bin\n"
     assert run(["fixtures", "verify", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{tmp_path}: 1 of 1 fixtures are what is made today\n"
+    assert capsys.readouterr().out == f"{tmp_path}: 1 of 1 fixture as made today\n"
     (tmp_path / "quantise_int8_row.5x80.float32" / "x.bin").unlink()
     assert run(["fixtures", "verify", str(tmp_path)]) == 1
     assert capsys.readouterr().out.endswith("  quantise_int8_row.5x80.float32/x.bin is missing\n")

@@ -318,6 +318,15 @@ def test_console_says_the_same_of_several_cases_once() -> None:
     ) in text
 
 
+def test_the_verbose_console_says_how_a_product_that_passed_was_made() -> None:
+    base = pass_result(gemm_case())
+    said = Diagnosis("explained-by-datapath", "identified: F fwd, 9 of 9 elements bit for bit", {})
+    results = results_of((replace(base, sides=(replace(base.sides[0], diagnoses=(said,)), *base.sides[1:])),))
+    told = f"\nProducts explained\n  PASS {base.case_id} d\n    h200: identified: F fwd, 9 of 9 elements bit for bit\n"
+    assert told in console_table(results, verbose=True)
+    assert "Products explained" not in console_table(results)
+
+
 def test_console_has_a_line_a_reason_why_cases_did_not_run() -> None:
     def skipped(label: str, op: str, k: int, reason: str) -> NotCompared:
         return NotCompared(f"{op}.k{k}", op, "default", label, Verdict.UNSUPPORTED, reason)

@@ -35,7 +35,7 @@ def explain_command(dump: str, cases: tuple[str, ...], unit: str | None, quiet: 
     """
     import json
 
-    from accuracy_eval.errors import UsageError
+    from accuracy_eval.errors import UsageError, counted
     from accuracy_eval.explained import explain_dump
     from accuracy_eval.json_data import to_json
 
@@ -52,7 +52,8 @@ def explain_command(dump: str, cases: tuple[str, ...], unit: str | None, quiet: 
         click.echo(json.dumps([to_json(item) for item in found]))
     else:
         counts = Counter(item.explanation.status for item in found)
-        click.echo(f"{len(found)} product{'' if len(found) == 1 else 's'}: {', '.join(f'{n} {status}' for status, n in counts.items())}")
+        click.echo(f"{counted(len(found), 'product')}: {'; '.join(f'{n} {status}' for status, n in counts.items())}")
+        click.echo("docs/datapath.md says how to read compositions")
     return 1 if any(item.explanation.status == "unexplained" for item in found) else 0
 
 

@@ -13,7 +13,7 @@ def fixtures_command() -> None:
     """Files an inference engine checks itself against: exact operands, what to compute, the result before and after rounding."""
 
 
-@fixtures_command.command("export")
+@fixtures_command.command("export", short_help="Write fixtures: exact operands and results as files.")
 @click.argument("sets", nargs=-1)
 @click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder; each fixture gets one in it.")
 @click.option("--to", "forms", default="bin", show_default=True, help="bin, safetensors, rust, c, cpp, python (comma-separated).")
@@ -27,7 +27,7 @@ def export_command(sets: tuple[str, ...], out: Path, forms: str, only: tuple[str
     accuracy-eval fixtures export profile -o tests/fixtures --to bin,rust
     accuracy-eval fixtures export --only gemm_bias.w8a8.8x16x16 -o one --to c
     """
-    from accuracy_eval.errors import unknown
+    from accuracy_eval.errors import counted, unknown
     from accuracy_eval.fixtures import export, fixtures_of
 
     chosen = fixtures_of(sets)
@@ -36,11 +36,11 @@ def export_command(sets: tuple[str, ...], out: Path, forms: str, only: tuple[str
             raise unknown("fixture", name, (f.name for f in chosen))
     folders = export([f for f in chosen if not only or f.name in only], out, tuple(x.strip() for x in forms.split(",") if x.strip()))
     if not quiet:
-        click.echo(f"{out}: {len(folders)} fixtures as {forms}")
+        click.echo(f"{out}: {counted(len(folders), 'fixture')} as {forms}")
     return 0
 
 
-@fixtures_command.command("verify")
+@fixtures_command.command("verify", short_help="Make every fixture again and compare each byte.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def verify_command(folder: Path, as_json: bool) -> int:
@@ -49,6 +49,7 @@ def verify_command(folder: Path, as_json: bool) -> int:
     \b
     accuracy-eval fixtures verify fixtures
     """
+    from accuracy_eval.errors import counted
     from accuracy_eval.fixtures import verify
     from accuracy_eval.json_data import to_json
 
@@ -57,12 +58,12 @@ def verify_command(folder: Path, as_json: bool) -> int:
         click.echo(json.dumps({"fixtures": count, "differences": to_json(drifts)}))
     else:
         different = len({d.fixture for d in drifts})
-        click.echo("\n".join([f"{folder}: {count - different} of {count} fixtures are what is made today",
+        click.echo("\n".join([f"{folder}: {count - different} of {counted(count, 'fixture')} as made today",
                               *(f"  {d.fixture}/{d.file} {d.what}" for d in drifts)]))  # fmt: skip
     return 1 if drifts else 0
 
 
-@fixtures_command.command("check")
+@fixtures_command.command("check", short_help="Judge an engine's raw output against a fixture.")
 @click.argument("result", type=click.Path(path_type=Path))
 @click.option(
     "--fixture", required=True, type=click.Path(path_type=Path), help="The fixture's folder, manifest.json or fixture.safetensors."

@@ -16,7 +16,7 @@ def gates_command() -> None:
     """What the limits catch, shown instead of said."""
 
 
-@gates_command.command("prove")
+@gates_command.command("prove", short_help="Judge mutated GEMM results and print what caught each.")
 @click.option("--profile", "profiles", multiple=True, metavar="NAME", help="Built-in profile or .toml file (repeatable; all: every one).")
 @click.option("--input", "input_class", default="normal", show_default=True, help="Input class of the operands.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")

@@ -23,6 +23,7 @@ from accuracy_eval.report.findings import (
     total,
     unsupported,
 )
+from accuracy_eval.report.rows import EXPLAINS
 from accuracy_eval.report.scales import scale_lines
 
 _COLOURS = {
@@ -64,6 +65,7 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
     lines += [part for line in scale_lines(results.tensors) for part in _wrapped(line, width, "  ")]
     if verbose:
         lines += _quantised_lines(results, width, color)
+        lines += _explained_lines(results, width, color)
     remarks = [f"note: {note}" for note in results.notes] + [f"candidates: {text}" for text in results.candidates if verbose]
     lines += [line for remark in remarks for line in _wrapped(messages.visible(remark), width, "      ")]
     lines += ["", *_count_table(results, width, color)]
@@ -121,6 +123,19 @@ def _quantised_lines(results: Results, width: int, color: bool) -> list[str]:
         for text, labels in said.items():
             lines += _wrapped(f"    {', '.join(labels)}: {text}", width, "      ")
     return ["", "Errors of quantised results that passed", *lines] if lines else []
+
+
+def _explained_lines(results: Results, width: int, color: bool) -> list[str]:
+    """The order of operations that makes each product that passed, by tensor and dump."""
+    lines: list[str] = []
+    for t in results.tensors:
+        said = [(s.label, d.sentence) for s in t.sides for d in s.diagnoses if d.code == EXPLAINS[0]] if t.verdict is Verdict.PASS else []
+        if said:
+            title = messages.of_candidate(f"{t.case_id} {t.tensor}", t.candidate)
+            lines += _wrapped(f"  {_paint(t.verdict, color)} {title}", width, "    ")
+        for label, sentence in said:
+            lines += _wrapped(f"    {messages.visible(label)}: {messages.visible(sentence)}", width, "      ")
+    return ["", "Products explained", *lines] if lines else []
 
 
 def _rest(found: list[Finding]) -> str:
