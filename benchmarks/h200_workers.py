@@ -4,8 +4,8 @@
 
 Dumps suite models with rows capped at --max-m, and every --every-th case of suite fp8, by each number of workers, after a small dump that
 starts them (not counted). Then once more with a worker killed halfway, and resumed. Prints wall time, speed-up, the part of the time in
-which each GPU's worker ran a case, and content digests; the time line by case goes to OUT/timeline.txt. Exits with 1 where digests differ
-or the kill cost more than one case.
+which each GPU's worker ran a case, content digests, and the outputs that differ; the time line by case goes to OUT/timeline.txt. Exits
+with 1 where digests differ or the kill cost more than one case.
 """
 
 from __future__ import annotations
@@ -46,6 +46,15 @@ def timeline(path: Path, title: str, out: list[str]) -> None:
         print(f"    {seat}: {len(runs)} cases, ran {sum(runs):.1f} of {last - first:.1f} s ({sum(runs) / (last - first):.0%})")
 
 
+def differing(one: Path, other: Path) -> list[str]:
+    """Outputs whose digests are not the same in two dumps."""
+    digests: list[dict[str, str]] = []
+    for path in (one, other):
+        with Dump.open(path) as d:
+            digests.append({f"{r.id} {r.candidate} {t.name}": t.sha256 for r in d.records for t in r.tensors if t.role == "output"})
+    return sorted(name for name in {*digests[0], *digests[1]} if digests[0].get(name) != digests[1].get(name))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
@@ -61,6 +70,7 @@ def main() -> int:
     lines: list[str] = []
     walls: dict[int, float] = {}
     digests: set[str] = set()
+    paths: list[Path] = []
     for count in options.workers:
         path = options.out / f"workers-{count}.h5"
         with Crew(options.device, count) as crew:
@@ -70,6 +80,7 @@ def main() -> int:
             walls[count] = time.monotonic() - started
         digest = Dump.open(summary.path).content_digest
         digests.add(digest)
+        paths.append(summary.path)
         speed = walls[options.workers[0]] / walls[count]
         print(
             f"{count} workers: {walls[count]:.1f} s, {speed:.2f} times, {summary.done} done, {summary.error} errors, {digest[:16]}",
@@ -90,6 +101,9 @@ def main() -> int:
         killed: DumpSummary = dump(suite, crew, path, progress=kill_halfway)
         again = dump(suite, crew, path, resume=True)
     digest = Dump.open(path).content_digest
+    for other in (*paths[1:], path):
+        for name in differing(paths[0], other):
+            print(f"    {other.name} differs from {paths[0].name}: {name}")
     print(f"{victims[0]} killed: {killed.error} of {len(suite.cases)} cases lost {killed.errors}; resumed {again.resumed}, {digest[:16]}")
     timeline(path, "a worker killed, then resumed", lines)
     (options.out / "timeline.txt").write_text("\n".join(lines) + "\n")

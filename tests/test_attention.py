@@ -170,7 +170,7 @@ def test_a_pinned_kernel_runs_or_says_why_not(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["No available kernel. Aborting execution.", "No viable backend for scaled_dot_product_attention was found."]
+    "text", ["No available kernel. Aborting execution.", "No viable backend for scaled_dot_product_attention was found.", "Invalid backend"]
 )
 def test_a_kernel_that_does_not_take_the_case_is_unsupported_with_the_librarys_reasons(text, monkeypatch):
     def refuses(torch, case, t, out):

@@ -16,7 +16,8 @@ from accuracy_eval.ops.attention import Attend, attended, option, scale_of, writ
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case
 
-NO_KERNEL = ("No available kernel", "No viable backend for scaled_dot_product_attention")  # what torch says, by release and device
+# what torch says, by release and device
+NO_KERNEL = ("No available kernel", "No viable backend for scaled_dot_product_attention", "Invalid backend")
 Run = Callable[[Any, Case, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
 
 
