@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from support_ops import Known
 
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import case_id, make_case
@@ -72,3 +73,18 @@ def test_a_norm_without_its_mean_eps_or_last_columns_fails(fmt):
     assert judged(case, "y", encode(healthy, fmt), references).verdict is Verdict.PASS
     for name, value in faults.items():
         assert judged(case, "y", encode(value, fmt), references).verdict is Verdict.FAIL, name
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("fmt", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_healthy_gradients_of_rows_of_a_few_elements_pass(op, fmt, columns):
+    """There the terms of the framework's formula cancel, overflow and vanish. dbias: docs/findings.md."""
+    for input_class in ("normal", "outlier", "tiny", "huge", "codes"):
+        k = Known(op, (40, columns), format=fmt, direction="bwd", input_class=input_class)
+        assert [found for found in k.healthy() if found[1] != "dbias"] == []
+        if input_class == "normal" and columns == 3:  # of two, dx is what rounding leaves
+            right = k.truth("dx")
+            assert k.judged("dx", right).verdict is Verdict.PASS
+            assert k.judged("dx", right * 1.1).verdict is Verdict.FAIL
+            assert k.judged("dx", -right).verdict is Verdict.FAIL

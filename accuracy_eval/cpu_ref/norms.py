@@ -6,6 +6,9 @@
 Sums run in float32 (float64 for such operands). h, q and the products under dw may be rounded to the operands' format, as unfused code
 does, and so may the mean that a backward pass takes from the forward one; each such error is independent of the others.
 
+dx may as well be made as r·q + b·x − b·μ − r·mean q with b = −r³·Σ q·(x − μ)/n, whose terms may be far larger than what is left of
+them, and overflow or vanish where it does not.
+
 Where squares or their sum leave the range of those sums, or are Inf, r is 0 on a healthy device, or NaN (of a running mean: Inf − Inf):
 so are h, and what follows from it.
 """
@@ -50,9 +53,8 @@ class Norm:
         return get_format("float64" if self.format == "float64" else "float32").max
 
     def stored(self, values: Values) -> Values:
-        """What a rounding to the operands' format may cost; wider formats are the arithmetic's."""
-        size = np.abs(values)
-        return stored(size, self.format) if get_format(self.format).bits <= 16 else size * self.unit
+        """What a rounding to the operands' format may cost; wider formats are the arithmetic's own."""
+        return stored(np.abs(values), self.format)
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,9 @@ class Result:
 
 @dataclass(frozen=True)
 class _Steps:
-    """r [r, 1] with its relative error; h [r, n] with its error; rows [r, 1] whose squares may overflow."""
+    """mean [r, 1]; r [r, 1] with its relative error; h [r, n] with its error; rows [r, 1] whose squares may overflow."""
 
+    mean: Values
     scale: Values
     relative: float
     h: Values
@@ -112,7 +115,7 @@ def _steps(a: Norm, *, saved: bool) -> _Steps:
     beyond = size >= math.sqrt(a.largest) * (1 - n * a.unit)
     error = scale * (off + 2 * a.unit * np.abs(c)) + np.abs(h) * relative
     # h = 0 there leaves the bias; without one the result is 0, which `reach` lets pass by itself
-    return _Steps(scale, relative, h, np.where(beyond & a.centred, np.abs(h) + error, error), beyond)
+    return _Steps(mean, scale, relative, h, np.where(beyond & a.centred, np.abs(h) + error, error), beyond)
 
 
 _NO_WARNING = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # Inf − Inf and 0·Inf are NaN; a budget may overflow
@@ -131,6 +134,22 @@ def forward(a: Norm) -> Result:
         return found if a.bias is None else found + Reach.exactly(a.bias)
 
     return Result(y, budget, reach)
+
+
+def _expanded(a: Norm, s: _Steps, g: Values, along: Values) -> tuple[Values, NDArray[np.bool_]]:
+    """What dx [r, n] made as r·q + b·x − b·μ − … is off by, and where a step of it may leave the range of the arithmetic."""
+    n, q, mean = a.x.shape[1], g * a.weight, np.abs(s.mean)
+    inner = get_format("float64" if a.format == "float64" else "float32")
+    cube, b, size = s.scale**3 / n, s.scale**2 * np.abs(along), np.abs(a.x) + mean
+
+    def adding(terms: Values) -> Values:
+        return _walk(a, n, norm(terms, 1), terms.sum(axis=1, keepdims=True))
+
+    error = cube * (adding(q * a.x) + mean * adding(q)) + b * (3 * s.relative + np.where(cube < inner.smallest_normal, 1.0, 0.0))
+    sums = [np.abs(t).sum(axis=1, keepdims=True) for t in (g * a.x, q, q * a.x, q * mean, q * a.x * cube, q * mean * cube)]
+    steps = [np.broadcast_to(t, q.shape) for t in (*sums, (b + error) * size, g * s.scale, n * q)]
+    beyond = np.any([np.abs(t) >= inner.max for t in steps], axis=0)
+    return error * np.abs(a.x - s.mean) + 2 * a.unit * (b + error) * size, np.asarray(beyond)
 
 
 @_NO_WARNING
@@ -154,6 +173,8 @@ def backward(a: Norm, g: Values) -> dict[str, Result]:
     inner_error = q_error + level_error + np.abs(s.h) * along_error + np.abs(along) * h_error + a.stored(inner) + 4 * a.unit * size
     dx = s.scale * inner
     dx_error = s.scale * inner_error + np.abs(dx) * s.relative + np.where(s.beyond, np.abs(dx) + s.scale * size, 0.0)
+    expanded, overflows = _expanded(a, s, g, along)
+    dx_error = dx_error + expanded
     terms = g * s.h
     spread = np.hypot(np.hypot(norm(g * h_error, 0), norm(a.stored(terms), 0)) / math.sqrt(3), norm(s.relative * terms, 0))
     dw = terms.sum(axis=0)
@@ -167,7 +188,8 @@ def backward(a: Norm, g: Values) -> dict[str, Result]:
         q_reach, one = (upstream * Reach.exactly(a.weight)).stored(a.format), Reach.exactly(np.full((1, 1), 1.0 / n))
         along_reach = sums(q_reach * h_reach, 1, n * along, n * along_error) * one
         level_reach = sums(q_reach, 1, n * level, n * level_error) * one if a.centred else Reach.exactly(np.zeros((1, 1)))
-        return (q_reach + -level_reach + -(h_reach * along_reach)).narrowed(inner, inner_error).stored(a.format) * s.scale_reach
+        found = (q_reach + -level_reach + -(h_reach * along_reach)).narrowed(inner, inner_error).stored(a.format) * s.scale_reach
+        return Reach(np.where(overflows, -np.inf, found.low), np.where(overflows, np.inf, found.high), found.nan | overflows)
 
     found = {
         "dx": Result(dx, dx_error, dx_reach),
