@@ -2,6 +2,8 @@
 
 import dataclasses
 import warnings
+from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,12 +13,14 @@ from accuracy_eval.backends import attentions
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import case_id, make_case, parse_case
 from accuracy_eval.compare import compare_dumps
+from accuracy_eval.compare import inputs as compare_inputs
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import UnsupportedCase, UsageError
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
 from accuracy_eval.judge import judge_tensor
 from accuracy_eval.measuring import side_of
+from accuracy_eval.ops import attention as ops_attention
 from accuracy_eval.ops.attention import order, scale_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import OPS, get_op
@@ -167,6 +171,27 @@ def test_a_pinned_kernel_runs_or_says_why_not(tmp_path):
     results = compare_dumps(tmp_path / "a.h5")
     assert {t.candidate for t in results.tensors} == {"default", "math", "flash", "eager"}
     assert all(t.verdict is Verdict.PASS for t in results.tensors)
+
+
+def test_candidates_of_a_case_share_its_operands_and_its_reference(tmp_path, monkeypatch):
+    table = {"op": "attention", "shape": "1x2x2x16x16x16", "format": ["float32", "bfloat16"], "direction": ["fwd", "bwd"]}
+    backend = TorchBackend("cpu")
+    dump(parse_suite({"name": "t", "cases": [table]}, "t"), backend, tmp_path / "a.h5", candidates=["default", "math", "eager"])
+    backend.close()
+    made = []
+
+    def counted(function, *args):
+        made.append(function.__name__)
+        return function(*args)
+
+    for module, name in ((ops_attention, "forward"), (ops_attention, "backward"), (compare_inputs, "operand_codes")):
+        monkeypatch.setattr(module, name, partial(counted, getattr(module, name)))
+    together = compare_dumps(tmp_path / "a.h5")
+    assert Counter(made) == {"operand_codes": 4, "forward": 2, "backward": 2}
+    monkeypatch.setattr("accuracy_eval.compare.comparing.dealt", lambda keys, workers: [[k] for k in keys])
+    made.clear()
+    assert compare_dumps(tmp_path / "a.h5") == together
+    assert Counter(made) == {"operand_codes": 12, "forward": 6, "backward": 6}
 
 
 @pytest.mark.parametrize(

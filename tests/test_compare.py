@@ -13,6 +13,7 @@ from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.compare import compare_dumps, judging
+from accuracy_eval.compare.workers import dealt
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import CorruptFile, UsageError
@@ -307,6 +308,15 @@ def test_several_processes_give_the_same_results_in_the_same_order(tmp_path):
     assert shared == alone
     assert [n.case_id for n in shared.not_compared]  # seed 8 is in one dump only
     assert [(done, total) for done, total, _ in seen] == [(i + 1, 36) for i in range(36)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 16])
+def test_candidates_of_a_case_are_dealt_together(workers):
+    keys = [(f"case {i}", candidate) for i in range(100) for candidate in ("default", "math", "eager")]
+    batches = dealt(keys, workers)
+    assert [key for batch in batches for key in batch] == keys
+    assert all(len({c for i, c in batch if i == ident}) == 3 for batch in batches for ident, _ in batch)
+    assert max(map(len, batches)) < 16 + 3
 
 
 def test_a_case_that_ends_its_process_is_an_error_of_that_case_alone(tmp_path, monkeypatch):

@@ -2,8 +2,8 @@
 
     compare_dumps("mi300x.h5", "h200.h5", gates="turbo")
 
-Cases are streamed: one case's operands and one panel of its reference are in memory at a time. Inputs are regenerated from the case
-(or read where they are stored) and their digests must equal every dump's.
+Cases are streamed: one case's operands and one panel of its reference, or a small reference whole where several candidates share it, are in
+memory at a time. Inputs are regenerated from the case (or read where they are stored) and their digests must equal every dump's.
 """
 
 from accuracy_eval.compare.comparing import compare_dumps

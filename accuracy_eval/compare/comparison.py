@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
+from accuracy_eval.compare.common import Common
 from accuracy_eval.compare.joining import Entry, Joined, Key, join, labels_of
 from accuracy_eval.compare.judging import How, ReferenceMode, compare_case, explainer_of
 from accuracy_eval.digests import program_digest
@@ -78,5 +81,8 @@ class Comparison:
     def run(self, batches: Iterable[Sequence[Key]], joined: Mapping[Key, Mapping[str, CaseRecord]]) -> Iterator[Found]:
         """The results of each batch."""
         for batch in batches:
-            for key in batch:  # one at a time: progress is shown as they come
-                yield [(key, list(compare_case(self.entries, joined[key], self._how)))]
+            for _, of_case in groupby(batch, itemgetter(0)):
+                keys = list(of_case)
+                common = Common(several=len(keys) > 1)
+                for key in keys:  # one at a time: progress is shown as they come
+                    yield [(key, list(compare_case(self.entries, joined[key], self._how, common)))]

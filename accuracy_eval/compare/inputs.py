@@ -18,10 +18,19 @@ from accuracy_eval.records import Case, CaseRecord
 
 @dataclass(frozen=True)
 class Operands:
-    """A case's operands under one encoding: codes as generated, and what the op receives."""
+    """A case's operands under one encoding: codes as generated, what the op receives, and the digests of both by role and name."""
 
     codes: dict[str, Codes]
     inputs: Inputs
+    digests: dict[tuple[str, str], str]
+
+
+def _operands(spec: OpSpec, case: Case, encoding: Encoding) -> Operands:
+    codes = operand_codes(spec, case, encoding)
+    inputs = stored_inputs(spec, case, encoding, codes)
+    arrays = {("source", name): c for name, c in codes.items()}
+    arrays |= {("input", name): coded.codes for name, coded in quantised_inputs(spec, case, inputs).items()}
+    return Operands(codes, inputs, dict(zip(arrays, sha256_many(arrays.values()), strict=True)))
 
 
 def check_inputs(
@@ -35,14 +44,9 @@ def check_inputs(
             f"{record.id} ({e.label}): the record describes {case_id(record.case)}; the file's index is inconsistent. Dump it again."
         )
     if e.encoding not in operands:
-        codes = operand_codes(spec, record.case, e.encoding)
-        operands[e.encoding] = Operands(codes, stored_inputs(spec, record.case, e.encoding, codes))
-    made = operands[e.encoding]
-    arrays = {("source", name): codes for name, codes in made.codes.items()}
-    arrays |= {("input", name): coded.codes for name, coded in quantised_inputs(spec, record.case, made.inputs).items()}
+        operands[e.encoding] = _operands(spec, record.case, e.encoding)
     stored = {(t.role, t.name): t for t in record.tensors}
-    expected = dict(zip(arrays, sha256_many(arrays.values()), strict=True))
-    for (role, name), digest in expected.items():
+    for (role, name), digest in operands[e.encoding].digests.items():
         found = stored[role, name].sha256 if (role, name) in stored else "absent"
         if found != digest:
             other = next((f"{o.label} has {t.sha256[:16]}…" for o in entries if o.label != e.label and o.label in records

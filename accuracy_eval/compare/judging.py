@@ -1,19 +1,17 @@
-"""One case of all dumps: inputs checked, outputs judged by the reference and against each other.
-
-One case's operands and one panel of its reference are in memory at a time.
-"""
+"""One case of all dumps: inputs checked, outputs judged by the reference and against each other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from accuracy_eval.apart import Apart
-from accuracy_eval.compare.inputs import Operands, check_inputs, digests_alone, same_numbers
+from accuracy_eval.compare.common import Common, References
+from accuracy_eval.compare.inputs import check_inputs, digests_alone, same_numbers
 from accuracy_eval.compare.joining import Entry
 from accuracy_eval.compare.relations import relation_results
 from accuracy_eval.compare.sides import derived_side, joint_of, stored_side
@@ -44,8 +42,11 @@ class How:
     explainer: Explainer | None
 
 
-def compare_case(entries: Sequence[Entry], records: Mapping[str, CaseRecord], how: How) -> Iterator[TensorResult | NotCompared]:
-    """What is found of one case, `records` by dump label: a result for each output, and for each dump that cannot be judged the reason."""
+def compare_case(
+    entries: Sequence[Entry], records: Mapping[str, CaseRecord], how: How, common: Common
+) -> Iterator[TensorResult | NotCompared]:
+    """What is found of one candidate of a case, `records` by dump label: a result for each output, and for each dump that cannot be judged
+    the reason."""
     first = next(iter(records.values()))
     spec = get_op(first.case.op)
 
@@ -66,12 +67,11 @@ def compare_case(entries: Sequence[Entry], records: Mapping[str, CaseRecord], ho
             yield skip(e.label, Verdict.ERROR, record.reason)
         else:
             usable.append(e)
-    operands: dict[Encoding, Operands] = {}
     agreed = list(usable)
     try:
         for e in usable:
             try:
-                check_inputs(e, records[e.label], operands, entries, records)
+                check_inputs(e, records[e.label], common.operands, entries, records)
             except InputMismatch as error:
                 agreed.remove(e)
                 yield skip(e.label, Verdict.INPUTS_DIFFER, str(error))
@@ -79,7 +79,7 @@ def compare_case(entries: Sequence[Entry], records: Mapping[str, CaseRecord], ho
             agreed.remove(e)
             yield skip(e.label, Verdict.INCONCLUSIVE, digests_alone(e, records))
         if agreed:
-            yield from _judge_case(agreed, records, operands, how)
+            yield from _judge_case(agreed, records, how, common)
     except FileError as error:
         error.add_note(f"while comparing {first.id}")
         raise
@@ -89,10 +89,7 @@ def compare_case(entries: Sequence[Entry], records: Mapping[str, CaseRecord], ho
 
 
 def _judge_case(
-    entries: Sequence[Entry],
-    records: Mapping[str, CaseRecord],
-    operands: Mapping[Encoding, Operands],
-    how: How,
+    entries: Sequence[Entry], records: Mapping[str, CaseRecord], how: How, common: Common
 ) -> Iterator[TensorResult | NotCompared]:
     record = records[entries[0].label]
     case, spec = record.case, get_op(record.case.op)
@@ -102,15 +99,17 @@ def _judge_case(
     meanings: dict[Encoding, Encoding] = {}
     for encoding in dict.fromkeys(e.encoding for e in entries):
         meanings[encoding] = next((m for m in meanings.values() if same_numbers(spec, case, m, encoding)), encoding)
-    inputs = {m: operands[m].inputs for m in set(meanings.values())}
+    inputs = {m: common.operands[m].inputs for m in set(meanings.values())}
 
-    @cache
-    def truth(meaning: Encoding, contract: str) -> dict[str, Reference]:
+    def made(meaning: Encoding, contract: str) -> References:
         whole = spec.reference(case, inputs[meaning], meaning, contract)
         if how.reference == "none":
             return whole
         references = {name: scoped(r, how.reference) for name, r in whole.items()}
         return how.cache.kept(references, case, meaning, inputs[meaning]) if how.cache else references
+
+    def truth(meaning: Encoding, contract: str) -> References:
+        return common.references(meaning, contract, partial(made, meaning, contract))
 
     meaning_of = {e.label: meanings[e.encoding] for e in entries}
     digests = {e.label: [t.sha256 for t in records[e.label].tensors if t.role == "output"] for e in entries}

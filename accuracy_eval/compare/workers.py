@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 from accuracy_eval.compare.comparison import Comparison, Found, Options
 from accuracy_eval.compare.joining import Key
@@ -83,9 +85,15 @@ def _lost_case(records: Mapping[str, CaseRecord], reason: str) -> list[TensorRes
 
 
 def dealt(keys: Sequence[Key], workers: int) -> list[Sequence[Key]]:
-    """Keys as they are dealt: several at a time where cases are many, and enough deals that nobody waits long at the end."""
+    """Keys as they are dealt: several at a time where cases are many, and enough deals that nobody waits long at the end. Candidates of a
+    case stay together, for they share its reference."""
     size = max(1, min(BATCH, len(keys) // (8 * workers)))
-    return [keys[i : i + size] for i in range(0, len(keys), size)]
+    batches: list[list[Key]] = []
+    for _, of_case in groupby(keys, itemgetter(0)):
+        if not batches or len(batches[-1]) >= size:
+            batches.append([])
+        batches[-1] += of_case
+    return list(batches)
 
 
 def default_workers(cases: int) -> int:
