@@ -168,8 +168,8 @@ def _judge_side(s: SideTensor, output: Output, found: Found | None, gates: Seque
             verdict = Verdict.WARN  # right, but nothing was measured
         note = "; ".join(filter(None, (*(f"{count} of {total} {why}" for count, why in notes), note)))
     if not note and len(s.variants) == 1 and s.repeats > 1:
-        bound = f" (95 %: at most {number(3 / s.repeats, 2)} of all runs do)" if s.repeats > 3 else ""
-        note = f"0 of {s.repeats} repeats differ{bound}"
+        bound = f" (95 %: at most {number(3 / s.repeats, 2)} of all runs give others)" if s.repeats > 3 else ""
+        note = f"{s.repeats} repeats gave the same bytes{bound}"
     return replace(side, verdict=verdict, diagnoses=(*first, *side.diagnoses), note=note, resolution=found.resolution)
 
 

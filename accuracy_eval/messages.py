@@ -134,6 +134,7 @@ def gate_clause(gate: GateResult, contract: str = "", place: WorstElement | Sequ
         return f"{text} ({context[0]})" if context else text
     equal = gate.comparison == "=="
     value, limit = (exact(gate.value), exact(gate.limit)) if equal else numbers_apart(gate.value, gate.limit, 3)
+    limit = limit if equal else max(limit, number(gate.limit, 6), key=len)  # stated limits in full: 0.9999 is not 1
     index = place.index if isinstance(place, WorstElement) else place
     at = f" at {index_text(index)}" if index is not None else ""
     must = COMPARISON_WORDS.get(gate.comparison, gate.comparison)

@@ -104,6 +104,11 @@ def test_every_broken_gate_is_listed_worst_first() -> None:
     assert "  also broken: rel_fro 0.0501, must be at most 0.05 (gate l3-rel-fro)" in text
 
 
+def test_a_stated_limit_is_written_in_full_however_far_the_value() -> None:
+    gate = GateResult("l3-cosine", "cosine", 0.00796, ">=", 0.9999, False, "s")
+    assert messages.gate_clause(gate) == "cosine 0.00796, must be at least 0.9999 (gate l3-cosine)"
+
+
 def test_a_count_is_printed_in_full() -> None:
     counted = GateResult("exact-lane", "value_mismatch_count", 2752.0, "==", 0.0, False, "same bits")
     assert messages.gate_clause(counted, "fp32acc", (1, 2)) == (
