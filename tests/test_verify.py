@@ -242,3 +242,65 @@ def test_a_loss_added_up_instead_of_averaged_is_a_gain():
     assert not v.passed
     assert [d.code for d in v.comparisons["dx"].diagnoses] == ["gain"]
     assert ae.verify(loss, reference="cross_entropy", inputs=given, options={"reduction": "sum"}, device="cpu").passed
+
+
+TOKENS, CHOSEN, EXPERTS, WIDTH = 24, 3, 5, 32
+TABLE = torch.stack([torch.randperm(EXPERTS, generator=torch.Generator().manual_seed(i))[:CHOSEN] for i in range(TOKENS)]).int()
+ORDER = torch.argsort(TABLE.flatten().long(), stable=True)
+PLACE = torch.argsort(ORDER).view(TABLE.shape).int()  # of each token with each of its experts
+
+
+def permuted(fault=""):
+    """Tokens gathered by expert, with a backward pass written by hand."""
+
+    class Permute(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, experts):
+            ctx.mark_non_differentiable(place := PLACE.clone())
+            return x[ORDER // CHOSEN], place
+
+        @staticmethod
+        def backward(ctx, g, _):
+            slots = list(range(CHOSEN))[: CHOSEN - 1 if fault == "an expert lost" else CHOSEN]
+            rows = g.roll(1, 0) if fault == "rows shifted" else g
+            found = sum(rows[PLACE[:, j].long()].float() for j in slots)
+            return (found / CHOSEN if fault == "a mean" else found).to(g.dtype), None
+
+    return Permute.apply
+
+
+def unpermuted(fault=""):
+    """Rows of experts brought home, weighted and added, with a backward pass written by hand."""
+
+    class Unpermute(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, probs, place):
+            ctx.save_for_backward(x, probs)
+            return (x[PLACE.long()].float() * probs.float()[:, :, None]).sum(1).to(x.dtype)
+
+        @staticmethod
+        def backward(ctx, g):
+            x, probs = ctx.saved_tensors
+            weights = torch.ones_like(probs) if fault == "no weights" else probs.roll(1, 1) if fault == "another's weights" else probs
+            dx = torch.zeros_like(x)
+            dx[PLACE.flatten().long()] = (g[:, None] * weights[:, :, None]).view(-1, x.shape[1])
+            dprobs = (x[PLACE.long()].float() * g.float()[:, None])[..., : -4 if fault == "a tail lost" else None].sum(2)
+            return dx, dprobs.to(x.dtype), None
+
+    return Unpermute.apply
+
+
+@pytest.mark.parametrize("fmt", ["float32", "bfloat16"])
+def test_gradients_of_experts_that_lose_a_part_or_a_weight_fail(fmt):
+    tokens, rows, probs = (ae.seeded(s, fmt) for s in ((TOKENS, WIDTH), (TOKENS * CHOSEN, WIDTH), (TOKENS, CHOSEN)))
+    gathered = {"reference": "permute", "inputs": {"x": tokens, "experts": TABLE}, "options": {"e": EXPERTS}}
+    home = {"reference": "unpermute", "inputs": {"x": rows, "probs": probs, "place": PLACE}, "options": {"e": EXPERTS}}
+
+    def failing(fn, call):
+        return {n for n, c in ae.verify(fn, **call).comparisons.items() if c.verdict == "FAIL"}
+
+    for fault in ("", "an expert lost", "rows shifted", "a mean"):
+        assert failing(permuted(fault), gathered) == ({"dx"} if fault else set()), fault
+    wrong = {"": set(), "no weights": {"dx"}, "another's weights": {"dx"}, "a tail lost": {"dprobs"}}
+    for fault, outputs in wrong.items():
+        assert failing(unpermuted(fault), home) == outputs, fault
