@@ -18,7 +18,8 @@ from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.datapath import gemm
 from accuracy_eval.dump import dump
-from accuracy_eval.explained import explain_dump, explanations_text, unit_of_dump
+from accuracy_eval.explained import explain_dump, unit_of_dump
+from accuracy_eval.explanations import explanations_text
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.records import Diagnosis, Verdict
 from accuracy_eval.suite import load_suite, parse_suite

@@ -146,7 +146,8 @@ def _judge_case(
 
 def explainer_of(unit: str | None) -> Explainer:
     """What adds explanations to a judged tensor; checks `unit` before anything runs."""
-    from accuracy_eval.explained import chosen_unit, explain_output, with_explanations
+    from accuracy_eval.explained import chosen_unit, explain_output
+    from accuracy_eval.explanations import with_explanations
 
     chosen_unit(unit, {})
 

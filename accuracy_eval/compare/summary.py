@@ -78,7 +78,7 @@ def _parts(entries: Sequence[Entry]) -> list[str]:
 
 def explanations(entries: Sequence[Entry], tensors: Sequence[TensorResult]) -> list[str]:
     """What --explain found, in counts."""
-    from accuracy_eval.explained import explanations_text
+    from accuracy_eval.explanations import explanations_text
 
     return explanations_text(tensors, exact=[e.label for e in entries if e.dump.platform.get("backend") == "reference"])
 
