@@ -1,6 +1,6 @@
 """Explaining the matrix products in dumps: which order of operations, in which matrix unit, made an output's bits.
 
-They are information. No verdict depends on one: explained is not passed.
+Explanations are information. No verdict depends on one: explained is not passed.
 """
 
 from __future__ import annotations
