@@ -297,9 +297,9 @@ def encode(values: Any, fmt: str | Format, *, overflow: Overflow | None = None) 
             out[np.isinf(x) & (policy == "nan")] = f.nan_code
         out[np.isnan(x)] = f.nan_code
         return out
-    flat = x.reshape(-1)
+    flat = np.ascontiguousarray(x).reshape(-1)
     result = np.empty(flat.shape, f.storage)
-    convert = _encode_int if f.kind == "int" else _encode_float
+    convert = _encode_int if f.kind == "int" else _encode_float if f.signed else _encode_any
     for i in range(0, flat.size, BLOCK):
         result[i : i + BLOCK] = convert(flat[i : i + BLOCK], f, policy)
     return result.reshape(x.shape)
@@ -313,6 +313,22 @@ def _encode_int(x: Values, f: Format, policy: Overflow) -> Codes:
 
 
 def _encode_float(x: Values, f: Format, policy: Overflow) -> Codes:
+    """Normal results by integers alone: float64's own bits, rounded where the format's fraction ends. All others by `_encode_any`."""
+    drop = np.uint64(52 - f.fraction_bits)
+    bits = x.view(np.uint64)
+    magnitude = bits & np.uint64(2**63 - 1)
+    least, most = np.array([2.0**f.emin, f.max]).view(np.uint64)
+    half = np.uint64(1) << (drop - np.uint64(1))
+    rounded = (magnitude + (half - np.uint64(1)) + ((magnitude >> drop) & np.uint64(1))) >> drop
+    code = rounded - np.uint64((f.emin - 1 + 1023) << f.fraction_bits)
+    code |= (bits >> np.uint64(63)) << np.uint64(f.sign_mask.bit_length() - 1)
+    result = code.astype(f.storage)
+    rest = np.flatnonzero((magnitude - least) > (most - least))  # unsigned: what is below wraps around
+    result[rest] = _encode_any(x[rest], f, policy)
+    return result
+
+
+def _encode_any(x: Values, f: Format, policy: Overflow) -> Codes:
     bits = x.view(np.uint64)
     negative = (bits >> np.uint64(63)) != 0
     magnitude = np.abs(x)
