@@ -267,10 +267,10 @@ def gradient_limit(
     """Allowed error of each element of `gradient`, float64: one array for each operand.
 
     The usual formulas take several rounded steps, may start from the rounded forward result, and may cancel (1 − tanh², Φ + x·φ):
-    (2·n + 3) ulp of the gradient, n the forward limit in ulp, plus n ulp of the saved result or of the cancelling terms, plus the forward
-    tail's absolute allowance. An H200 (torch 2.11, every code of bfloat16 and float16, 196,608 float32 and 49,152 float64 operands) uses at
-    most 0.96 of it, but for gradients one of whose steps leaves the format's range where the gradient does not: r³ of rsqrt, 2^x·ln 2,
-    x·ln 10, x² of gelu-tanh, x^(y−1) of pow. Those are not excused.
+    (2·n + 3) ulp of the gradient, n the forward limit in ulp, plus n ulp of the saved result or of the cancelling terms (in 16 bits at
+    most twice what they leave, and 4 ulp of float32), plus the forward tail's absolute allowance. An H200 (torch 2.11, every code of
+    bfloat16 and float16, 196,608 float32 and 49,152 float64 operands) uses at most 0.96 of it, but for gradients one of whose steps leaves
+    the format's range where the gradient does not: r³ of rsqrt, 2^x·ln 2, x·ln 10, x² of gelu-tanh, x^(y−1) of pow. Those are not excused.
     """
     f, out = get_function(fn), get_format(fmt)
     xs, g = np.asarray(x, np.float64), np.abs(np.asarray(grad, np.float64))
@@ -283,7 +283,13 @@ def gradient_limit(
             if f.saved:
                 allowed += n * g * np.where(value == 0.0, 0.0, np.abs(slope / value) * ulp(value, out))
             if f.sensitivity is not None:
-                allowed += n * g * out.eps * f.sensitivity(xs, value, np.abs(slope))
+                cancelled = f.sensitivity(xs, value, np.abs(slope))
+                lost = out.eps * cancelled
+                if f.vanishing is not None:
+                    left = 2.0 * f.vanishing(xs)
+                    short = np.minimum(lost, left + 4.0 * get_format("float32").eps * cancelled) if out.bits <= 16 else lost
+                    lost = np.where(cancelled > 0.0, short, left)
+                allowed += n * g * lost
             for tail in _tails(f, out):
                 allowed += np.where(_inside(tail, xs), g * tail.absolute, 0.0)
             results.append(np.where(np.isfinite(dx), allowed, 0.0))

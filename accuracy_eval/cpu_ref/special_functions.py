@@ -62,6 +62,8 @@ class Function:
     slopes       loop for the derivative with respect to each operand, of `_special_derivatives` (d_…) or of `_special_kernels`
     slope_text   these derivatives
     sensitivity  (x, f, f') → sum of the magnitudes of the terms that cancel in the usual formula of f', where that is above |f'|
+    vanishing    x → what those terms leave at most where they cancel: in 16 bits no more than twice that is lost, and all of it where
+                 `sensitivity` is 0
     saved        that formula starts from the rounded result of the forward pass
     turbo        transform of `DOMAINS` for each operand of class `normal`
     wide         intervals that reach overflow, underflow, saturation, poles and (sin, cos) large arguments
@@ -83,6 +85,7 @@ class Function:
     turbo: tuple[str, ...] = ("any",)
     where: str = "all x"
     sensitivity: Callable[[Values, Values, Values], Values] | None = None
+    vanishing: Callable[[Values], Values] | None = None
     saved: bool = False
     tails: Mapping[str, tuple[Tail, ...]] | None = None
     monotone: Literal["", "increasing", "decreasing"] = ""
@@ -104,6 +107,13 @@ _TANH_IS_ONE = 8.0
 
 def _gelu_tanh(ctx: Any, x: Any) -> Any:
     return x / (1 + ctx.exp(-ctx.sqrt(8 / ctx.pi) * (x + ctx.mpf("0.044715") * x**3)))
+
+
+def _gelu_tanh_terms(x: Values) -> Values:
+    """(1 − |t|)/2 + |x|·(1 − t²)·√(2/π)·(1 + 0.134145·x²)/2, t the tanh."""
+    size = np.minimum(np.abs(x), 40.0)  # from where on they are 0
+    left = 2.0 / (1.0 + np.exp(np.minimum(2.0 * np.sqrt(2.0 / np.pi) * (size + 0.044715 * size**3), 700.0)))
+    return np.asarray(left / 2 + size * left * (2.0 - left) * np.sqrt(2.0 / np.pi) * (1.0 + 0.134145 * size**2) / 2)
 
 
 def _power(ctx: Any, x: Any, y: Any) -> Any:
@@ -369,6 +379,7 @@ FUNCTIONS: dict[str, Function] = {
             wide=(Interval(-12.0, 12.0),),
             ulps=Ulps(4, 4, "derived: tanh within 2 + 0.5 ulp, its argument within 2 ulp; three roundings"),
             sensitivity=lambda x, f, d: np.where(np.abs(x) < _TANH_IS_ONE, 0.5 + 0.4 * np.abs(x) * (1.0 + 0.134 * x * x), 0.0),
+            vanishing=_gelu_tanh_terms,
             tails=_GELU_TAILS,
         ),
         Function(
