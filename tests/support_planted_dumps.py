@@ -155,6 +155,13 @@ def _cast(fmt: str, out: str, input_class: str) -> Case:
     return make_case("cast", (("n", 65536),), format=fmt, out_format=out, input_class=input_class)
 
 
+def _read_early(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
+    """Softmax of rows that begin three zeros early."""
+    x = decode(inputs["x"].codes, inputs["x"].format)
+    e = np.exp(np.concatenate([np.zeros((len(x), 3)), x[:, :-3]], axis=1))
+    return encode(e / e.sum(axis=1, keepdims=True), fmt)
+
+
 def _attention(direction: str) -> Case:
     shape = tuple(zip("bhgstd", (1, 4, 2, 32, 32, 32), strict=True))
     return make_case("attention", shape, layout="bshd", format="bfloat16", direction=direction)
@@ -185,6 +192,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted("epilogue-step", make_case("gemm_epilogue", GEMM, layout="nt", options={"activation": "silu", "bias": True}), "y",
             _without_activation),
     Planted("wrong-index", make_case("embedding", (("t", 48), ("v", 64), ("n", 40)), format="bfloat16"), "y", _next_word),
+    Planted("misaligned-read", make_case("softmax", (("m", 24), ("n", 96)), format="float16", input_class="misaligned"), "result",
+            _read_early),
     Planted("flush-to-zero", _cast("float32", "float16", "wide"), "y", _flushed),
     Planted("range-violation", _special("sigmoid"), "result", _at((37,), 1.0001)),
     Planted("tail-flush", _special("exp"), "result", _tail_cut),

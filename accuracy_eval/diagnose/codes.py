@@ -15,6 +15,7 @@ import numpy as np
 
 from accuracy_eval.diagnose import (
     accumulators,
+    alignment,
     collectives,
     epilogues,
     facts,
@@ -77,7 +78,16 @@ _OUT = ("empty", "all-zero", "constant")  # after these nothing about the output
 _NARROW = ("result-rounded", "tf32-like", "bf16-inputs-like", "reduced-partials", "accumulator-rounded", "flush-to-zero")
 _SCALES = ("scale-rounding-rule", "amax-stale")
 _COLLECTIVE = ("lost-rank", "doubled-rank", "rank-order")
-_OF_PRODUCT = ("epilogue-step", "wrong-index", "scale-ignored", "scale-swapped", "scale-index", "k-tail-missing", "lost-k")
+_OF_PRODUCT = (
+    "epilogue-step",
+    "wrong-index",
+    "scale-ignored",
+    "scale-swapped",
+    "scale-index",
+    "k-tail-missing",
+    "lost-k",
+    "misaligned-read",
+)
 _PRODUCT = (*_COLLECTIVE, *_SCALES, *_OF_PRODUCT, *_NARROW)
 _PLACES = ("zero-tail", "rows", "columns", "block", "periodic")
 
@@ -174,6 +184,9 @@ CODES: dict[str, Code] = {
              "check the handling of a K that is no multiple of the tile", ("from_k",), products.k_tail_missing, with_=("lost-k",)),
         Code("lost-k", "cause", "the products of k = {k} of {total} are missing", "one index of the contraction is lost",
              "check the tile boundaries at this k", ("k",), products.lost_one_k, with_=("k-tail-missing",)),
+        Code("misaligned-read", "cause", "operands were read {elements} elements before they begin: an address was rounded down",
+             "a kernel takes an operand off alignment for one on a boundary", "copy such views before the call, or refuse them",
+             ("elements",), alignment.misaligned_read, ("k-tail-missing", "lost-k")),
         Code("result-rounded", "cause", "the result was {how} to {format} before it was stored as {stored}",
              "the output holds no more than a narrower format's bits", "check where the result is cast: an epilogue, autocast, a workspace",
              ("format",), grids.result_rounded, _OUT),

@@ -36,6 +36,7 @@ class Context:
     contraction   products added per element; 0 where unknown (taken from the inputs of a GEMM)
     encoding   fp8 encoding of the device, for recipes whose element is a family
     shape      dimension letters and sizes of the case; () where unknown
+    input_class   what the operands look like; "" where unknown
     """
 
     measured: Measured
@@ -55,6 +56,15 @@ class Context:
     contraction: int = 0
     encoding: Literal["ocp", "fnuz"] = "ocp"
     shape: tuple[tuple[str, int], ...] = ()
+    input_class: str = ""
+
+    @property
+    def case(self) -> Case:
+        """What was asked for, as far as a reference depends on it."""
+        options = tuple(self.options.items())
+        return Case(
+            self.op, self.shape, self.layout, self.format, self.out_format, self.recipe, options, lane=self.lane, direction=self.direction
+        )
 
 
 class Limits:
@@ -78,7 +88,7 @@ def context_of(
     axis = {"da": "n", "db": "m", "dbias": "m"}.get(output, "k")
     return Context(
         measured, actual, expected, case.op, case.layout, case.format, case.out_format, case.recipe, case.lane, case.direction, output,
-        dict(case.options), dict(inputs or {}), contract, case.dims.get(axis, 0), encoding, case.shape,
+        dict(case.options), dict(inputs or {}), contract, case.dims.get(axis, 0), encoding, case.shape, case.input_class,
     )  # fmt: skip
 
 
