@@ -74,10 +74,17 @@ def product_context(case: Case, inputs: dict[str, Coded], values: NDArray[np.flo
 
 
 def coded_product(
-    shape: tuple[int, int, int], fmt: str, recipe: str, layout: str = "nt", *, seed: int = 0, lane: str = "coded"
+    shape: tuple[int, int, int],
+    fmt: str,
+    recipe: str,
+    layout: str = "nt",
+    *,
+    seed: int = 0,
+    lane: str = "coded",
+    out_format: str = "float32",
 ) -> CodedProduct:
     m, n, k = shape
-    case = make_case("gemm", (("m", m), ("n", n), ("k", k)), layout=layout, format=fmt, recipe=recipe, out_format="float32", lane=lane,
+    case = make_case("gemm", (("m", m), ("n", n), ("k", k)), layout=layout, format=fmt, recipe=recipe, out_format=out_format, lane=lane,
                      seed=seed)  # fmt: skip
     spec = get_op("gemm")
     inputs = stored_inputs(spec, case, "ocp", operand_codes(spec, case, "ocp"))

@@ -217,3 +217,65 @@ def test_one_block_off_by_a_power_of_two_is_no_misplaced_scale(fmt, recipe):
     grid = p.a.grid.copy()
     grid[5, 1] *= 2
     assert causes(p.diagnosed(p.result(a=grid))) == set()
+
+
+# rows of scales read further apart than they lie: what torch._scaled_mm did on an H200 with K/128 = 2 and 6 (docs/findings.md)
+
+
+def read_as_padded(grid, behind):
+    """Rows read at multiples of 4, element by element; `behind` stands where the buffer has ended."""
+    rows, columns = grid.shape
+    stride = {1: 4, 2: 4, 3: 4, 5: 8, 6: 8}[columns]
+    flat = grid.reshape(-1)
+    moved = np.full(grid.shape, behind)
+    for i, j in np.ndindex(rows, columns):
+        if i * stride + j < flat.size:
+            moved[i, j] = flat[i * stride + j]
+    return moved
+
+
+PADDED = [
+    ((64, 1024, 256), 4, 2, "4 of 8"),
+    ((48, 1024, 768), 8, 6, "2 of 8"),
+    ((64, 640, 640), 8, 5, "2 of 5"),
+    ((96, 768, 384), 4, 3, "2 of 6"),
+]
+
+
+@pytest.mark.parametrize(("shape", "stride", "columns", "behind"), PADDED, ids=lambda x: str(x).replace(" ", ""))
+@pytest.mark.parametrize("unknown", [0.0, 1.0, 1e-30, np.nan])
+@pytest.mark.parametrize("fmt", ["float32", "bfloat16"])
+def test_scales_read_as_if_their_rows_were_padded_are_named_whatever_lies_behind_them(shape, stride, columns, behind, unknown, fmt):
+    p = coded_product(shape, "fp8_e4m3", "block1x128", lane="random", out_format=fmt)
+    moved = read_as_padded(p.b.grid, unknown)
+    found = p.diagnosed(p.result(b=moved))
+    (d,) = [d for d in found if d.code == "scale-index"]
+    assert d.evidence == {"blocks": int((moved != p.b.grid).sum())}
+    where = f"the wrong place ({d.evidence['blocks']} of {moved.size} blocks)"
+    what = f"rows of {columns} scales were read {stride} apart, {behind} from behind the last scale"
+    assert d.sentence == f"scales of operand b were read at {where}: {what}"
+    assert causes(found) == {"scale-index"}
+    assert {d.code for d in found} <= {"scale-index", "nan-in-actual"}
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn"])
+def test_padding_of_the_left_operand_and_of_other_layouts_is_named_too(layout):
+    p = coded_product((640, 96, 768), "fp8_e4m3", "block128x128", layout, lane="random")
+    (d,) = [d for d in p.diagnosed(p.result(a=read_as_padded(p.a.grid, 3.0))) if d.code == "scale-index"]
+    assert "operand a " in d.sentence
+    assert "rows of 6 scales were read 8 apart, 1 of 5" in d.sentence
+
+
+def test_a_fault_behind_the_last_scale_alone_is_not_said_to_be_one_of_padding():
+    """Rows within the buffer are right: another fault, of which only the columns are known."""
+    p = coded_product((64, 1024, 256), "fp8_e4m3", "block1x128", lane="random")
+    grid = p.b.grid.copy()
+    grid[4:] *= 1.7
+    assert causes(p.diagnosed(p.result(b=grid))) == set()
+
+
+def test_rows_read_apart_by_another_distance_are_not_said_to_be_padded():
+    p = coded_product((64, 1024, 256), "fp8_e4m3", "block1x128", lane="random")
+    flat = p.b.grid.reshape(-1)
+    moved = np.array([[flat[(3 * i + j) % flat.size] for j in range(2)] for i in range(8)])
+    assert causes(p.diagnosed(p.result(b=moved))) == set()

@@ -1,8 +1,11 @@
 """gemm with recipes: what is multiplied, what it must give, and what torch's CPU and the reference make of it."""
 
+import types
+
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.backends.torch_device import TorchBackend
@@ -11,10 +14,11 @@ from accuracy_eval.compare import compare_dumps
 from accuracy_eval.cpu_ref.gemm import panels as problem_panels
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import decode
+from accuracy_eval.formats import decode, get_format
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.quantised import GEMM_RECIPES, problem
 from accuracy_eval.ops.registry import OPS
+from accuracy_eval.ops.scaled import Scaled, blocked_v1
 from accuracy_eval.quantize import RECIPES
 from accuracy_eval.records import Attribution, Coded, Verdict
 from accuracy_eval.store import Dump
@@ -232,6 +236,28 @@ def test_recipes_that_torchs_cpu_lacks_are_unsupported_in_its_own_words(dumps):
     assert records["mxfp8_training", "default"].reason == "torch.nn.functional.scaled_mm: CPU does not support swizzle."
     assert records["mxfp6", "default"].reason == "torch has no 6-bit float operands"
     assert {r for r, _ in records} == {"block1x128", "mxfp8_training", "mxfp4_training", "nvfp4", "mxfp6"}
+
+
+@pytest.mark.parametrize("sides", [("1x128", "128x128"), ("128x128", "1x128")], ids="-".join)
+@pytest.mark.parametrize("k", [128, 256, 512, 640, 768])
+def test_rows_of_128x128_scales_start_at_multiples_of_16_bytes(sides, k):
+    """cuBLAS, scaling factors layouts: L = ceil(K/128) scales of a row of blocks, rows L4 = 4·ceil(L/4) apart; 1x128: [rows, L], rows next
+    to each other. B's are handed over transposed, as B is."""
+    taken = {}
+    torch_like = types.SimpleNamespace(
+        nn=torch.nn, empty_strided=torch.empty_strided,
+        _scaled_mm=lambda a, b, scale_a, scale_b, out_dtype: taken.update(a=scale_a, b=scale_b.t()),
+    )  # fmt: skip
+    blocks, rows = -(-k // 128), 640
+    scales = {}
+    for name, side in zip("ab", sides, strict=True):
+        scale = torch.arange(1.0, (rows if side == "1x128" else 5) * blocks + 1).reshape(-1, blocks)
+        recipe = RECIPES["block1x128" if side == "1x128" else "block128x128"]
+        scales[name] = Scaled(torch.zeros(rows, k), scale, recipe, get_format("float8_e4m3fn"))
+    blocked_v1(torch_like, scales["a"], scales["b"], torch.bfloat16)
+    for name, side in zip("ab", sides, strict=True):
+        assert torch.equal(taken[name], scales[name].scale)
+        assert taken[name].stride() == ((1, rows) if side == "1x128" else ({1: 4, 2: 4, 4: 4, 5: 8, 6: 8}[blocks], 1))
 
 
 def test_a_record_holds_the_digests_of_sources_codes_and_scales(dumps):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -13,7 +13,7 @@ from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.diagnose.sampling import Indices, Sample
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Format, Values, get_format
-from accuracy_eval.quantize import misreadings
+from accuracy_eval.quantize import misreadings, overreadings
 
 COLLINEAR = 0.98  # cos² of error and truth beyond which a missing part of K cannot be told from a gain
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # products between two roundings of a running sum
@@ -91,40 +91,50 @@ def _flushed(s: Sample) -> Iterator[Hypothesis]:
 def _scales(s: Sample) -> Iterator[Hypothesis]:
     """Scales left out, taken from the other operand, or read at another place of their grid."""
     p = s.problem
-
-    def result(left: Any, right: Any) -> Values | None:
-        try:
-            other = replace(p, a_scale=left, b_scale=right)
-            return s.of(other.a_rows(s.rows), other.b_columns(s.cols))
-        except (UsageError, IndexError):
-            return None
-
-    scales = {"a": p.a_scale, "b": p.b_scale}
+    given = [n for n, v in (("a", p.a_scale), ("b", p.b_scale)) if v is not None]
     called = dict(zip("ab", s.names, strict=True))
-    given = [n for n, v in scales.items() if v is not None]
     drops = [(n,) for n in given] + ([("a", "b")] if len(given) == 2 else [])
     for names in drops:
-        prediction = result(*(None if n in names else v for n, v in scales.items()))
+        prediction = _under(s, None if "a" in names else p.a_scale, None if "b" in names else p.b_scale)
         if prediction is not None:
             yield Hypothesis("scale-ignored", {"operand": ", ".join(called[n] for n in names)}, {}, prediction)
     if len(given) == 2 and np.size(p.a_scale) > 1:
-        prediction = result(p.b_scale, p.a_scale)
+        prediction = _under(s, p.b_scale, p.a_scale)
         if prediction is not None:
             yield Hypothesis("scale-swapped", {}, {}, prediction)
-    for n in given:
-        operand = p.left if n == "a" else p.right
-        turned = p.layout["ab".index(n)] == ("t" if n == "a" else "n")  # the contracted axis comes first in the store
-        grid = operand.scale_grid.T if turned else operand.scale_grid
-        for what, moved in misreadings(np.ascontiguousarray(grid)):
+    yield from _misread(s, misreadings)
+
+
+def overread(s: Sample) -> Iterator[Hypothesis]:
+    """Scales read past the end of their grid: NaN is predicted where nobody knows what lies there."""
+    yield from _misread(s, overreadings)
+
+
+def _misread(s: Sample, readings: Callable[[Values], Iterator[tuple[str, Values]]]) -> Iterator[Hypothesis]:
+    p = s.problem
+    sides = ((p.left, p.a_scale, "t"), (p.right, p.b_scale, "n"))
+    for i, (operand, scale, first) in enumerate(sides):
+        if scale is None:
+            continue
+        turned = p.layout[i] == first  # the contracted axis comes first in the store
+        grid = np.ascontiguousarray(operand.scale_grid.T if turned else operand.scale_grid)
+        for what, moved in readings(grid):
             if np.array_equal(moved, grid):
                 continue
             read = np.ascontiguousarray(moved.T if turned else moved)
-            prediction = result(*(read if m == n else v for m, v in scales.items()))
+            prediction = _under(s, p.a_scale if i else read, read if i else p.b_scale)
             if prediction is not None:
-                wrong = int(np.count_nonzero(moved != grid))
-                yield Hypothesis(
-                    "scale-index", {"blocks": wrong}, {"operand": called[n], "what": what, "total": str(grid.size)}, prediction
-                )
+                words = {"operand": s.names[i], "what": what, "total": str(grid.size)}
+                yield Hypothesis("scale-index", {"blocks": int(np.count_nonzero(moved != grid))}, words, prediction)
+
+
+def _under(s: Sample, left: Any, right: Any) -> Values | None:
+    """The result under other scales; None for scales that do not fit their operand."""
+    try:
+        other = replace(s.problem, a_scale=left, b_scale=right)
+        return s.of(other.a_rows(s.rows), other.b_columns(s.cols))
+    except (UsageError, IndexError):
+        return None
 
 
 def _up(x: int, multiple: int) -> int:

@@ -6,14 +6,18 @@ the output's very codes. If two different hypotheses explain it, none is named.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import numpy as np
 
 from accuracy_eval.diagnose.coded import lost_places, misplaced_scales
 from accuracy_eval.diagnose.context import Finding, Look
-from accuracy_eval.diagnose.hypotheses import Hypothesis, narrow_sums, simple_hypotheses
+from accuracy_eval.diagnose.hypotheses import Hypothesis, narrow_sums, overread, simple_hypotheses
 from accuracy_eval.diagnose.sampling import Sample, sample
 
 REST = 0.01  # of the error's energy may remain unexplained
+FEWEST_ELEMENTS = 16  # of a sample
 CLEAR = 10.0  # the error must have this many times the energy of output rounding before energies are compared
 
 
@@ -22,30 +26,11 @@ def explanations(look: Look) -> list[Hypothesis]:
     if look.context.lane == "coded":
         return lost_places(look) or misplaced_scales(look)
     s = sample(look)
-    if s is None or not np.isfinite(s.x).all() or s.energy == 0 or s.x.size < 16:
+    if s is None:
         return []
-    wrong = ~s.matches(s.t)
-    clear = s.energy >= CLEAR * s.rounding
-    narrow = s.fmt.bits <= 16 and int(wrong.sum()) >= 24
-    if not clear and not narrow:
-        return []
-    found: list[tuple[float, Hypothesis]] = []
-
-    def keep(h: Hypothesis) -> None:
-        rest = s.rest(h.prediction)
-        by_energy = clear and rest <= REST * s.energy + 2 * s.rounding and s.explains(h.prediction)
-        same = s.matches(h.prediction)
-        by_codes = (
-            narrow and rest < s.energy / 2 and same[wrong].mean() >= 0.9 and (same[~wrong].mean() >= 0.9 if not wrong.all() else True)
-        )
-        if by_energy or by_codes:
-            found.append((rest, h))
-
-    for h in simple_hypotheses(s):
-        keep(h)
-    if not found:  # many hypotheses: tried only where nothing simple explains the error
-        for h in narrow_sums(s):
-            keep(h)
+    found = _fitting(s, simple_hypotheses(s))
+    if not found:  # what no other explains: many hypotheses, or such that do not predict every element
+        found = [f for h in overread(s) for f in _fitting_in_part(s, h)] or _fitting(s, narrow_sums(s))
     found.sort(key=lambda f: f[0])
     named: list[Hypothesis] = []
     for rest, h in found:
@@ -54,6 +39,38 @@ def explanations(look: Look) -> list[Hypothesis]:
         elif h.code != named[0].code and rest <= 4 * found[0][0] + s.rounding:
             return []
     return named[:2]
+
+
+Fit = tuple[float, Hypothesis]  # ‖X - P‖² of a hypothesis that explains the error
+
+
+def _fitting(s: Sample, hypotheses: Iterable[Hypothesis]) -> list[Fit]:
+    """Those that explain the error of the sample."""
+    if not np.isfinite(s.x).all() or s.energy == 0 or s.x.size < FEWEST_ELEMENTS:
+        return []
+    wrong = ~s.matches(s.t)
+    clear = s.energy >= CLEAR * s.rounding
+    narrow = s.fmt.bits <= 16 and int(wrong.sum()) >= 24
+    if not clear and not narrow:
+        return []
+    found: list[Fit] = []
+    for h in hypotheses:
+        rest = s.rest(h.prediction)
+        by_energy = clear and rest <= REST * s.energy + 2 * s.rounding and s.explains(h.prediction)
+        same = s.matches(h.prediction)
+        by_codes = (
+            narrow and rest < s.energy / 2 and same[wrong].mean() >= 0.9 and (same[~wrong].mean() >= 0.9 if not wrong.all() else True)
+        )
+        if by_energy or by_codes:
+            found.append((rest, h))
+    return found
+
+
+def _fitting_in_part(s: Sample, h: Hypothesis) -> list[Fit]:
+    """The hypothesis if it explains the error of those rows and columns whose result it predicts."""
+    known = np.isfinite(h.prediction)
+    rows, cols = (np.asarray(known.any(axis=axis)) for axis in (1, 0))
+    return _fitting(s.part(rows, cols), [replace(h, prediction=h.prediction[np.ix_(rows, cols)])])
 
 
 def _twins(s: Sample, one: Hypothesis, other: Hypothesis) -> bool:

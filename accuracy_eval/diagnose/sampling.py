@@ -6,7 +6,7 @@ X is what the output holds there, T the truth, D = ‖X - T‖², F the energy t
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,14 @@ class Sample:
     def rounding(self) -> float:
         """F: ulp²/12 of every element."""
         return float(np.sum(ulp(self.t, self.fmt) ** 2)) / 12
+
+    def part(self, rows: NDArray[np.bool_], cols: NDArray[np.bool_]) -> Sample:
+        """Those of its rows and columns."""
+        at = np.ix_(rows, cols)
+        return replace(
+            self, rows=self.rows[rows], cols=self.cols[cols], a=self.a[rows], b=self.b[:, cols], base=self.base[at], x=self.x[at],
+            t=self.t[at],
+        )  # fmt: skip
 
     def of(self, a: Values, b: Values) -> Values:
         """The result from other operands."""

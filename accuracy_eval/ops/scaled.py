@@ -119,11 +119,26 @@ def _blocked_mm(torch: Any, left: Scaled, right: Scaled, dtype: Any, fast: bool,
 
 
 def blocked_v1(torch: Any, left: Scaled, right: Scaled, dtype: Any) -> Any:
-    """Float32 scales of blocks through torch._scaled_mm, which tells recipes apart by the shapes of the scales and pads nothing."""
-    scale_a = _column_major(torch, left.scale) if left.recipe.granularity == "1x128" else left.scale
-    scale_b = right.scale.t().contiguous() if right.recipe.granularity == "1x128" else right.scale.t()
+    """Float32 scales of blocks through torch._scaled_mm, which tells recipes apart by the shapes of the scales.
+
+    Rows of 128×128 scales start at multiples of 16 bytes: the call's message asks for that and cuBLAS reads them so. torch 2.11 takes
+    others too, and the product is wrong (docs/findings.md).
+    """
+    scale_a, scale_b = (_v1_scale(torch, s) for s in (left, right))
     with refusals("torch._scaled_mm"):
-        return torch._scaled_mm(left.codes, right.codes.t(), scale_a, scale_b, out_dtype=dtype)
+        return torch._scaled_mm(left.codes, right.codes.t(), scale_a, scale_b.t(), out_dtype=dtype)
+
+
+def _v1_scale(torch: Any, s: Scaled) -> Any:
+    """Scales [rows, blocks along K] as torch._scaled_mm takes them: of rows next to each other, else in rows of 16-byte multiples."""
+    if s.recipe.granularity == "1x128":
+        return _column_major(torch, s.scale)
+    return _padded(torch, s.scale)[:, : s.scale.shape[1]]
+
+
+def _padded(torch: Any, scale: Any) -> Any:
+    """Float32 scales of 128×128 blocks, blocks along K next to each other and their number raised to a multiple of 4."""
+    return torch.nn.functional.pad(scale, (0, -scale.shape[1] % 4)).contiguous()
 
 
 @dataclass(frozen=True)
@@ -142,8 +157,7 @@ def _block_scales(torch: Any, functional: Any, s: Scaled, *, hip: bool) -> _Bloc
     if grain == "1x128":  # rows next to each other
         return _BlockScales([_column_major(torch, scale)], [recipes.BlockWise1x128], [swizzles.NO_SWIZZLE])
     if grain == "128x128":  # blocks along K next to each other, their number raised to a multiple of 4
-        padded = functional.pad(scale, (0, -scale.shape[1] % 4))
-        return _BlockScales([_column_major(torch, padded.t())], [recipes.BlockWise128x128], [swizzles.NO_SWIZZLE])
+        return _BlockScales([_column_major(torch, _padded(torch, scale).t())], [recipes.BlockWise128x128], [swizzles.NO_SWIZZLE])
     if grain == "32x32":  # libraries have one scale a row
         scale = scale.repeat_interleave(32, 0)[: s.codes.shape[0]].contiguous()
     name = "BlockWise1x16" if s.recipe.rule == "nvfp4" else "BlockWise1x32"

@@ -11,7 +11,16 @@ libraries store as `scale_inv` is the scale here. Importing this package does no
 from __future__ import annotations
 
 from accuracy_eval.quantize.comparison import compare_scales
-from accuracy_eval.quantize.layout import layout_of, misreadings, other_layouts, pad_scales, padded_scale, swizzle_scales, unswizzle_scales
+from accuracy_eval.quantize.layout import (
+    layout_of,
+    misreadings,
+    other_layouts,
+    overreadings,
+    pad_scales,
+    padded_scale,
+    swizzle_scales,
+    unswizzle_scales,
+)
 from accuracy_eval.quantize.quantiser import Quantised, block_maxima, dequantize, quantize
 from accuracy_eval.quantize.recipes import RECIPES, Recipe, element_format, get_recipe
 from accuracy_eval.quantize.rotate import hadamard16
@@ -41,6 +50,7 @@ __all__ = [
     "layout_of",
     "misreadings",
     "other_layouts",
+    "overreadings",
     "pad_scales",
     "padded_scale",
     "quantize",

@@ -110,6 +110,20 @@ def other_layouts(grid: NDArray[Any]) -> Iterator[Reading]:
     yield "scales stored as plain rows were read as 32_4_4 tiles", unswizzle_scales(flat, rows, columns)
 
 
+def overreadings(grid: NDArray[np.float64]) -> Iterator[Reading]:
+    """Misreadings that leave the grid: its rows read as if each were padded to a multiple of 4, which cuBLAS asks of scales of 128×128
+    blocks. NaN stands for what lies behind the last scale."""
+    rows, columns = grid.shape
+    stride = _padded_shape(rows, columns, 1, TILE_COLUMNS)[1]
+    if rows < 2 or stride == columns:
+        return
+    buffer = np.full(rows * stride, np.nan)
+    buffer[: grid.size] = grid.reshape(-1)
+    read = buffer.reshape(rows, stride)[:, :columns]
+    beyond = int(np.isnan(read).any(axis=1).sum())
+    yield f"rows of {columns} scales were read {stride} apart, {beyond} of {rows} from behind the last scale", read.copy()
+
+
 def layout_of(found: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     """How scales of shape `found` lie where the recipe has a grid of shape `wanted`; "" for no layout that is known."""
     if len(wanted) != 2 or found == wanted:
