@@ -338,7 +338,7 @@ def test_what_the_detail_of_an_op_tells_to_write_is_a_case(name, tmp_path, capsy
     assert len({size.example for size in op.sizes.values()}) == len(letters)  # or shapes could not be told by their letters
     assert run(["list", "ops", name]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines[:-1])) <= 80  # but for the command, which is one line to copy
     table = "\n".join(line.strip() for line in lines[lines.index("  [[cases]]") : lines.index("At once:")])
     (tmp_path / "mine.toml").write_text(table)
     (case,) = load_suite(str(tmp_path / "mine.toml")).cases
