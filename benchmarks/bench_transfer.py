@@ -5,13 +5,14 @@
     python benchmarks/bench_transfer.py --sparse-gib 5 --repeats 1                   a file over the limit after which keys are renewed
 
 Wall time from the start of each command, connecting included; ours verify the digest at both ends, scp does not. Each runs in a process
-of its own, whose peak memory is shown.
+of its own, whose peak memory is shown. Processor seconds are those of both ends: where other work shares the machine they say more.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -63,6 +64,16 @@ def scp(server: Server, port: int) -> Callable[[str, str], tuple[float, str]]:
     return run
 
 
+REAPED_S = 0.2  # the server counts a connection's processor time once that has ended
+
+
+def processor_s(server: Server) -> float:
+    """Of the server and all it has started, and of our own children, so far."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + own.ru_utime + own.ru_stime
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1024)
@@ -88,12 +99,16 @@ def main() -> None:
         ways = {"scp": scp(server, port), **{t: ours(server, t) for t in ("paramiko", "openssh", "auto")}}
         for direction in ("up", "down"):
             seconds: dict[str, list[float]] = {name: [] for name in ways}
+            work: dict[str, list[float]] = {name: [] for name in ways}
             details = dict.fromkeys(ways, "")
             for _ in range(chosen.repeats):
                 for name, way in ways.items():  # one after the other: all meet the same noise
                     target = folder / "target"
                     ends = (str(source), server.at(target, port)) if direction == "up" else (server.at(source, port), str(target))
+                    before = processor_s(server)
                     elapsed, details[name] = way(*ends)
+                    time.sleep(REAPED_S)
+                    work[name].append(processor_s(server) - before)
                     assert target.stat().st_size == size << 20
                     seconds[name].append(elapsed)
                     target.unlink()
@@ -101,7 +116,8 @@ def main() -> None:
             for name, times in seconds.items():
                 middle = statistics.median(times)
                 ratio = f"{base / middle:5.2f} × scp" if name != "scp" else " " * 11
-                print(f"{direction:4s} {name:9s} {middle:6.2f} s  {size / middle:6.0f} MiB/s  {ratio}  {details[name]}", flush=True)
+                rate, spent = f"{size / middle:6.0f} MiB/s", f"{statistics.median(work[name]):5.2f} processor s"
+                print(f"{direction:4s} {name:9s} {middle:6.2f} s  {rate}  {ratio}  {spent}  {details[name]}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 

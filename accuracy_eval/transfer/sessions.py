@@ -8,8 +8,8 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
@@ -78,7 +78,8 @@ class Session:
         window = FAR_WINDOW_BYTES if download and self.rtt_s > FAR_RTT_S else None
         channel = self._channel(window)
         channel.settimeout(timeout_s or self.timeout_s)
-        channel.exec_command(command)
+        with self._round_trip():
+            channel.exec_command(command)
         return ChannelPipe(channel, self.timeout_s)
 
     def fetch(self, command: str, span: Span, moved: Moved) -> tuple[int, bytes]:
@@ -91,8 +92,10 @@ class Session:
 
         channel = self._channel(None)
         try:
-            channel.invoke_subsystem("sftp")
-            return Client(_BurstChannel(channel), first)
+            with self._round_trip():
+                channel.invoke_subsystem("sftp")
+            with self._round_trip():
+                return Client(_BurstChannel(channel), first)
         except (paramiko.SSHException, EOFError):
             channel.close()
             return None
@@ -100,12 +103,18 @@ class Session:
     def _channel(self, window: int | None) -> paramiko.Channel:
         from accuracy_eval.transfer.buffering import BlockPipe
 
-        started = time.perf_counter()
-        channel = self.transport.open_session(window_size=window, timeout=self.timeout_s)
-        self.rtt_s = min(self.rtt_s, time.perf_counter() - started)
+        with self._round_trip():
+            channel = self.transport.open_session(window_size=window, timeout=self.timeout_s)
         channel.in_buffer = BlockPipe()  # type: ignore[assignment]  # nothing has come yet: no command has been asked for
         channel.settimeout(self.timeout_s)
         return channel
+
+    @contextmanager
+    def _round_trip(self) -> Iterator[None]:
+        """Around one question and its answer: the shortest of many counts, for a busy host that is near answers late now and then."""
+        started = time.perf_counter()
+        yield
+        self.rtt_s = min(self.rtt_s, time.perf_counter() - started)
 
 
 def send_burst(channel: Any, view: memoryview) -> int:

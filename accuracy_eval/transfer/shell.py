@@ -35,9 +35,8 @@ EXISTS = 17  # exit status of a script that was to make a file which is there al
 _NEW = f'set -C; true > "$p" || {{ [ -e "$p" ] && exit {EXISTS}; exit 1; }}; set +C; '
 _KEEP = '{ sync "$p" 2>/dev/null || true; }'
 _WRITE = f'cat 1<> "$p" && {_KEEP}'
-# The server moves what it cannot pass on within its own memory, again and again: a third of its work, of a long input, without this.
-_WIDEN = 'python3 -ISc "import fcntl;fcntl.fcntl(0,fcntl.F_SETPIPE_SZ,1<<20)" 2>/dev/null; '
-LONG_BYTES = 1 << 24  # from here that is worth the start of a program
+INPUT, OUTPUT = 0, 1
+LONG_BYTES = 1 << 24  # from here a wider pipe is worth the start of a program
 _WRITE_AT = f'{{ dd bs=1 seek=%d count=0 2>/dev/null && cat; }} 1<> "$p" && {_KEEP}'
 # Reads $p as it grows, until there is something on standard input and no more in the file; prints the digest, unless
 # the name has gone to another file, then what there was on standard input. Where python3 cannot start, that alone is printed.
@@ -249,8 +248,7 @@ class Shell:
 
     def _send(self, path: str, span: Span, moved: Moved, *, start: str, follow: str) -> str | None:
         write = _WRITE_AT % span.start if span.start else _WRITE
-        if "python3" in self.tools and span.end - span.start >= LONG_BYTES:
-            start = _WIDEN + start
+        start = self._widen(INPUT, span) + start
         pipe = self.link.start(script(f"{start}{{ {{ {write}; }}; echo $?; }} | {follow}", absolute_or_dotted(path)))
         try:
             stopped = False
@@ -272,8 +270,15 @@ class Shell:
 
     def receive(self, path: str, span: Span, moved: Moved) -> None:
         """Read a span of a file into one here; less where the file is shorter."""
-        command = script(_reader(span.start, span.end), absolute_or_dotted(path))
+        command = script(self._widen(OUTPUT, span) + _reader(span.start, span.end), absolute_or_dotted(path))
         self._check(*self.link.fetch(command, span, moved), path)
+
+    def _widen(self, end: int, span: Span) -> str:
+        """Makes the pipe between the server and a command hold 1 MiB, where it can and that pays: with 64 KiB they wait for each other, and
+        the server moves what it cannot pass on within its own memory, again and again."""
+        if "python3" not in self.tools or span.end - span.start < LONG_BYTES:
+            return ""
+        return f'python3 -ISc "import fcntl;fcntl.fcntl({end},fcntl.F_SETPIPE_SZ,1<<20)" 2>/dev/null; '
 
     @contextmanager
     def reader(self, path: str) -> Iterator[Mover]:
