@@ -166,6 +166,7 @@ def test_each_way_to_compute_sinks_runs_or_says_why_not(tmp_path):
     assert found[True, "fwd", "default"][1] == "the call that returns lse takes no window, no sink and no grouped heads"
     assert found[False, "bwd", "flex"] == ("unsupported", "needs a GPU")
     assert found[False, "bwd", "flash"][0] == "unsupported"
+    assert found[False, "bwd", "flash"][1].endswith("a sink is a mask, whose gradient is wanted")
     results = compare_dumps(tmp_path / "a.h5")
     assert {t.candidate for t in results.tensors} == {"default", "math", "flash", "eager"}
     assert [t.id for t in results.tensors if t.verdict is not Verdict.PASS] == []

@@ -30,8 +30,11 @@ def pinned(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
         except RuntimeError as error:
             if not any(text in str(error) for text in NO_KERNEL):
                 raise
-            reasons = [str(w.message).split(" (Triggered")[0] for w in said]
-            raise UnsupportedCase("; ".join(dict.fromkeys(reasons)) or str(error).splitlines()[0]) from error
+            texts = (str(w.message).split(" (Triggered")[0] for w in said)
+            reasons = [t for t in texts if not t.endswith(":")]  # headings, under which a CPU says nothing
+            masked = case.option("sink", False) and case.direction == "bwd"
+            wanted = " Torch gives no reason; a sink is a mask, whose gradient is wanted" if masked else ""
+            raise UnsupportedCase("; ".join(dict.fromkeys(reasons)) or str(error).splitlines()[0] + wanted) from error
 
 
 @dataclass(frozen=True)
