@@ -95,6 +95,11 @@ def _option_value(text: str, default: OptionValue) -> OptionValue:
     return int(text) if isinstance(default, int) else text
 
 
+def _same(default: OptionValue, value: OptionValue) -> bool:
+    """True is no 1."""
+    return default == value and isinstance(default, bool) == isinstance(value, bool)
+
+
 def make_case(
     op: str,
     shape: Sequence[tuple[str, int]],
@@ -121,9 +126,9 @@ def make_case(
         raise unknown("input class", input_class, INPUT_CLASSES, listed="inputs")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; seeds are 0 or more")
-    kept = {n: v for n, v in (options or {}).items() if n not in spec.options or spec.options[n].default != v}
+    kept = {n: v for n, v in (options or {}).items() if n not in spec.options or not _same(spec.options[n].default, v)}
     real = {n for n, option in spec.options.items() if isinstance(option.default, float)}
-    kept = {n: float(v) if n in real and isinstance(v, int) else v for n, v in kept.items()}
+    kept = {n: float(v) if n in real and type(v) is int else v for n, v in kept.items()}
     family = "+".join(get_family(p) for p in format.split("+"))
     out = get_family(out_format) if out_format else ""
     case = Case(

@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 import operator
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from accuracy_eval.cases import DIRECTIONS, LANES
 from accuracy_eval.errors import UsageError, unknown
+from accuracy_eval.inputs import INPUT_CLASSES
 from accuracy_eval.metrics.registry import KNOWN, allclose_name
+from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import ERRORS, GateInfo, GateResult
 from accuracy_eval.toml_data import check_table, read_toml
 
@@ -30,6 +33,9 @@ COMPARISONS = {
 }  # fmt: skip
 FACTS = ("op", "family", "format", "out_format", "recipe", "quantised", "lane", "input", "direction", "tensor", "exact", "contract",
          "long_rows", "long_columns", "large_tiles")  # fmt: skip
+# facts with a closed set of values: a gate for another one would never apply
+_FLAGS = ("quantised", "exact", "long_rows", "long_columns", "large_tiles")
+_NAMES: dict[str, Collection[str]] = {"op": OPS, "lane": LANES, "direction": DIRECTIONS, "input": INPUT_CLASSES}
 _PROFILE_KINDS = {"name": "text", "description": "text", "extends": "text", "gate": "tables"}
 _GATE_KINDS = {
     "name": "text", "metric": "text", "comparison": "text", "limit": "number", "source": "text", "applies": "table", "rtol": "number",
@@ -181,9 +187,17 @@ def _gate(row: Mapping[str, Any], where: str) -> Gate:
         raise unknown(f"comparison in {where}:", comparison, COMPARISONS)
     if error not in ("", *ERRORS):
         raise unknown(f"error in {where}:", error, ERRORS)
-    for fact in applies:
+    for fact, value in applies.items():
         if fact not in FACTS:
             raise unknown(f"fact in {where}:", fact, FACTS)
+        for v in value if isinstance(value, list) else [value]:
+            if not isinstance(v, bool if fact in _FLAGS else str):
+                raise UsageError(f"{where}: applies, {fact} = {v!r}; expected {'true or false' if fact in _FLAGS else 'a string'}")
+            if fact in _NAMES and v not in _NAMES[fact]:
+                raise unknown(f"{fact} in {where}:", v, _NAMES[fact])
+    for key in ("rtol", "atol"):
+        if row.get(key, 0) < 0:
+            raise UsageError(f"{where}: {key} = {row[key]}; allowed: 0 or more")
     return Gate(
         row["name"], metric, comparison, float(row["limit"]), row["source"],
         {fact: tuple(v if isinstance(v, list) else [v]) for fact, v in applies.items()},

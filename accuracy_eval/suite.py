@@ -23,7 +23,7 @@ from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.records import Case
 from accuracy_eval.toml_data import check_table, read_toml
 
-_SHAPE = re.compile(r"\d+(x\d+)*\Z")
+_SHAPE = re.compile(r"\d{1,18}(x\d{1,18})*\Z")
 # keys of the tables of a suite, with the kind of value that each has
 _EXPECTED_KINDS = {"op": "text", **dict.fromkeys(("candidates", "vendor", "format", "direction"), "text or texts")}
 _SUITE_KINDS = {"name": "text", "description": "text", "cases": "tables", "models": "table", "expected": "table or tables"}
@@ -33,6 +33,7 @@ _CASES_KINDS = {
     "seed": "integer or integers",
     "options": "table",
 }
+VENDORS = ("nvidia", "amd", "cpu")
 _MODEL_SIZES = ("seq", "h", "i", "hq", "hkv", "v")  # of every model; d, the width of a head, is 128 where it is not stated
 _MODEL_KINDS = {"name": "text", "d": "integer", **dict.fromkeys(_MODEL_SIZES, "integer")}
 
@@ -119,7 +120,21 @@ def parse_suite(data: Mapping[str, Any], label: str, *, max_m: int | None = None
             cases.setdefault(case_id(case), case)
     if not cases:
         raise UsageError(f"suite {label} holds no cases; expected [[cases]] tables or a [models] table")
-    return Suite(data.get("name", Path(label).stem), data.get("description", ""), tuple(cases.values()), expectations(data.get("expected")))
+    expected = expectations(data.get("expected"))
+    for rule in expected:
+        _check_expectation(rule, f"suite {label}, expected {rule.op}")
+    return Suite(data.get("name", Path(label).stem), data.get("description", ""), tuple(cases.values()), expected)
+
+
+def _check_expectation(rule: Expectation, where: str) -> None:
+    """UsageError for names that no case has: nothing would be expected of anything."""
+    get_op(rule.op)
+    if not rule.candidates:
+        raise UsageError(f"{where}: no candidates; name those that must run")
+    for key, names, allowed in (("vendor", rule.vendor, VENDORS), ("direction", rule.direction, DIRECTIONS)):
+        _known(f"{key} in {where}:", names, allowed)
+    for part in (part for name in rule.format for part in name.split("+")):
+        get_family(part)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -178,10 +193,13 @@ def _shapes(shape: Any, dims: Sequence[tuple[str, ...]], where: str) -> Iterator
 
 def _model_cases(table: Mapping[str, Any], where: str, max_m: int | None, huge: bool) -> Iterator[Case]:
     """The GEMMs of dense transformers: N, K of the qkv, attention output, gate-up, down and vocabulary projections, M = sequence length."""
-    check_table({k: v for k, v in table.items() if k == "model"}, {"model": "tables"}, where)
+    check_table(table, {"model": "tables", **{k: kind for k, kind in _CASES_KINDS.items() if k not in ("op", "shape")}}, where)
     shapes: dict[tuple[int, int, int], None] = {}
     for entry in table.get("model", []):
         check_table(entry, _MODEL_KINDS, f"{where}: model {entry.get('name', '?')}", required=("name", *_MODEL_SIZES))
+        for size in ("d", *_MODEL_SIZES):
+            if entry.get(size, 1) < 1:
+                raise UsageError(f"{where}: model {entry['name']}: {size} = {entry[size]}; sizes of a model are 1 or more")
         d, h, i = entry.get("d", 128), entry["h"], entry["i"]
         m = min(entry["seq"], max_m or entry["seq"])
         for n, k in (((entry["hq"] + 2 * entry["hkv"]) * d, h), (h, h), (2 * i, h), (h, i), (entry["v"], h)):

@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,13 @@ def test_a_profile_extends_another_and_replaces_gates_of_equal_name():
         ({"comparison": ["<="]}, "comparison = \\['<='\\]; expected a string"),
         ({"round_expected": "no"}, "round_expected = 'no'; expected true or false"),
         ({"applies": "random"}, "applies = 'random'; expected a table"),
+        ({"applies": {"lane": ["random", "exakt"]}}, "unknown lane in gates profile p, gate g: 'exakt' \\(did you mean exact\\?\\)"),
+        ({"applies": {"op": "gem"}}, "unknown op in gates profile p, gate g: 'gem' \\(did you mean gemm\\?\\)"),
+        ({"applies": {"exact": "yes"}}, "gate g: applies, exact = 'yes'; expected true or false"),
+        ({"applies": {"op": [["gemm"]]}}, "gate g: applies, op = \\['gemm'\\]; expected a string"),
+        ({"limit": math.nan}, "gate g: limit = nan; expected a number"),
+        ({"metric": "allclose_violations", "rtol": math.nan}, "gate g: rtol = nan; expected a number"),
+        ({"metric": "allclose_violations", "atol": -1}, "gate g: atol = -1; allowed: 0 or more"),
     ],
 )
 def test_a_faulty_gate_says_where(row, message):

@@ -51,6 +51,10 @@ def test_a_table_is_the_product_of_its_lists():
     assert suite.cases[0] == Case("gemm", (("m", 1), ("n", 3), ("k", 4)), "nt")
 
 
+ONE = {"cases": [{"op": "gemm", "shape": "1x2x3"}]}
+MODEL = {"name": "a", "seq": 1, "h": 8, "i": 8, "hq": 1, "hkv": 1, "v": 8}
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
@@ -66,12 +70,41 @@ def test_a_table_is_the_product_of_its_lists():
         ({"cases": 3}, "suite t: cases = 3; expected tables"),
         ({"models": {"model": [{"name": "a", "h": 8}]}}, "suite t, models: model a: no seq; expected an integer"),
         ({"cases": [{"op": "gemm", "shape": "1x2x3"}], "expected": [{"candidates": "mine"}]}, "an expectation: no op; expected a string"),
+        ({**ONE, "expected": [{"op": "gem", "candidates": "mine"}]}, "unknown op 'gem' \\(did you mean gemm\\?\\)"),
+        ({**ONE, "expected": [{"op": "gemm"}]}, "suite t, expected gemm: no candidates"),
+        (
+            {**ONE, "expected": [{"op": "gemm", "candidates": "mine", "vendor": "nvidea"}]},
+            "unknown vendor in suite t, expected gemm: 'nvidea'",
+        ),
+        ({**ONE, "expected": [{"op": "gemm", "candidates": "mine", "direction": "back"}]}, "unknown direction in suite t, expected gemm"),
+        ({**ONE, "expected": [{"op": "gemm", "candidates": "mine", "format": "bf17"}]}, "'bf17'"),
+        ({"models": {"model": [{**MODEL, "hq": -1}]}}, "suite t, models: model a: hq = -1; sizes of a model are 1 or more"),
+        ({"models": {"shape": "1x2x3", "model": [MODEL]}}, "unknown key in suite t, models: 'shape'"),
+        ({"cases": [{"op": "gemm", "shape": f"{'9' * 5000}x1x1"}]}, "expected sizes joined by x"),
+        ({"cases": [{"op": "attention", "shape": "1x1x1x8x8x8", "options": {"window": True}}]}, "window=True: expected a int"),
+        ({"cases": [{"op": "rmsnorm", "shape": "8x8", "options": {"eps": -1}}]}, "eps=-1.0; allowed: 0 or more"),
         ({}, "holds no cases"),
     ],
 )
 def test_a_faulty_suite_says_where(document, message):
     with pytest.raises(UsageError, match=message):
         parse_suite(document, "t")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"alpha = 1{'0' * 400}", "cases.1.options.alpha: an integer beyond the 64 bits that TOML has"),
+        ("alpha = -9223372036854775809", "cases.1.options.alpha: an integer beyond the 64 bits that TOML has"),
+        (f"alpha = 1{'0' * 5000}", "not TOML: "),
+        (f"alpha = {'[' * 100_000}", "not TOML: brackets stand in each other too often"),
+    ],
+)
+def test_what_no_toml_file_may_hold_is_one_message(tmp_path, text, message):
+    path = tmp_path / "s.toml"
+    path.write_text(f'[[cases]]\nop = "gemm"\nshape = "1x2x3"\n[cases.options]\n{text}\n')
+    with pytest.raises(UsageError, match=message):
+        load_suite(str(path))
 
 
 def test_an_unknown_suite_names_those_there_are(tmp_path):

@@ -75,6 +75,12 @@ def _reference(centred: bool, case: Case, inputs: Inputs, encoding: Encoding, co
     return whole(_outputs(centred, case, encoding), contract, parts, exempt=exempt)
 
 
+def _refuse(case: Case) -> str | None:
+    if case.option("eps", EPS) < 0:
+        return f"option eps={case.option('eps', EPS)}; allowed: 0 or more"
+    return None if case.dims["n"] else "a norm of an empty axis has no value"
+
+
 def _op(name: str, equation: str, *, centred: bool) -> OpSpec:
     return OpSpec(
         name=name,
@@ -90,7 +96,7 @@ def _op(name: str, equation: str, *, centred: bool) -> OpSpec:
         contract=float_contract,
         options={"eps": Option(EPS, "added to the variance or mean square")},
         directions=("fwd", "bwd"),
-        refuse=lambda case: None if case.dims["n"] else "a norm of an empty axis has no value",
+        refuse=_refuse,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -257,8 +258,11 @@ def validate(op: OpSpec, case: Case) -> None:
         if option not in op.options:
             raise unknown(f"{op.name} option", option, op.options or ["(none)"])
         default, allowed = op.options[option].default, op.options[option].allowed
-        if not isinstance(value, float | int if isinstance(default, float) else type(default)):
+        kind = float | int if isinstance(default, float) else type(default)
+        if not isinstance(value, kind) or isinstance(value, bool) != isinstance(default, bool):
             raise UsageError(f"{op.name} option {option}={value!r}: expected a {type(default).__name__} like {default!r}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{op.name} option {option}={value!r}; allowed: finite numbers")
         if allowed and value not in allowed:
             raise UsageError(f"{op.name} option {option}={value!r}; allowed: {', '.join(allowed)}")
     if case.lane not in op.lanes:
