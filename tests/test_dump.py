@@ -277,6 +277,15 @@ def test_merge_overwrites_nothing_but_its_inputs(tmp_path):
     merge([tmp_path / "a.h5"], tmp_path / "a.h5")
 
 
+def test_a_resumed_dump_has_the_candidates_it_began_with(tmp_path, cpu, monkeypatch):
+    """Else a kernel that ended the process would be forgotten by the command that goes on."""
+    out = tmp_path / "a.h5"
+    dump(suite(), cpu, out, candidates=["default", "raises"], pack=False)
+    monkeypatch.setattr(candidates, "_USER", {})
+    with pytest.raises(UsageError, match=r"candidate raises of gemm.* was registered too\. Register it again with the same --plugin FILE"):
+        dump(suite(), cpu, out, resume=True)
+
+
 def test_a_resumed_dump_runs_again_what_was_damaged_on_the_disk(tmp_path):
     """A part whose stored digests do not match is not packed."""
     reference, out = open_backend("reference"), tmp_path / "a.h5"

@@ -176,6 +176,12 @@ def _same_run(path: Path, info: dict[str, Any], provenance: dict[str, Any]) -> N
     source = path if path.is_file() else store.part_files(path)[0]
     with store.Dump.open(source) as d:
         before = {"suite_digest": d.info.get("suite_digest"), "chosen": d.info.get("chosen", []), **{k: d.platform.get(k) for k in _SAME}}
+        gone = _names(d.info.get("candidates", {})) - _names(info["candidates"])
+    if gone:
+        raise UsageError(
+            f"{path}: --resume goes on with results of another run, in which {', '.join(sorted(gone))} was registered too. Register it again "
+            "with the same --plugin FILE, or write to another file"
+        )
     now = {**{k: info[k] for k in ("suite_digest", "chosen")}, **{k: provenance.get(k) for k in _SAME}}
     different = [f"{k} {before[k]!r} != {now[k]!r}" for k in now if before[k] != now[k]]
     if different:
@@ -183,6 +189,10 @@ def _same_run(path: Path, info: dict[str, Any], provenance: dict[str, Any]) -> N
             f"{path}: --resume goes on with results of another run: {'; '.join(different)}. Use the same suite, seed, device and versions, "
             "or write to another file"
         )
+
+
+def _names(registered: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    return {f"candidate {name} of {op}" for op, of_op in registered.items() for name in of_op}
 
 
 def _check_names(work: Sequence[Job], names: Sequence[str], registered: Mapping[str, Mapping[str, Any]]) -> None:
