@@ -7,6 +7,7 @@ from support_ops import Known
 
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cpu_ref.norms import Norm, backward
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
 from accuracy_eval.judge import judge_tensor
@@ -80,7 +81,7 @@ def test_a_norm_without_its_mean_eps_or_last_columns_fails(fmt):
 @pytest.mark.parametrize("columns", [1, 2, 3])
 def test_healthy_gradients_of_rows_of_a_few_elements_pass(op, fmt, columns):
     """There the terms of the framework's formula cancel, overflow and vanish. dbias: docs/findings.md."""
-    for input_class in ("normal", "outlier", "tiny", "huge", "codes"):
+    for input_class in ("normal", "outlier", "tiny", "huge", "codes", "wide", "specials"):
         k = Known(op, (40, columns), format=fmt, direction="bwd", input_class=input_class)
         assert [found for found in k.healthy() if found[1] != "dbias"] == []
         if input_class == "normal" and columns == 3:  # of two, dx is what rounding leaves
@@ -88,3 +89,24 @@ def test_healthy_gradients_of_rows_of_a_few_elements_pass(op, fmt, columns):
             assert k.judged("dx", right).verdict is Verdict.PASS
             assert k.judged("dx", right * 1.1).verdict is Verdict.FAIL
             assert k.judged("dx", -right).verdict is Verdict.FAIL
+
+
+def test_terms_that_vanish_below_the_normal_numbers_leave_what_they_multiply_and_no_more():
+    """x = 493143, n = 1: b = -7.9e-45 is 5.6 steps of float32's subnormals, and x is multiplied by it."""
+    x, w, g = (np.array([[v]], np.float32) for v in (-493143.25, 1.31797666393393e-33, 1.4461119))
+    found = backward(Norm(x.astype(float), w[0].astype(float), None, False, 1e-5, "float32"), g.astype(float))["dx"]
+    r = np.float32(1) / np.sqrt(x * x + np.float32(1e-5))
+    b = -(r * r * r) * (g * w * x)
+    by_framework = (r * g * w + b * x).item()
+    assert abs(by_framework - found.values.item()) > 1e-41
+    for healthy in (by_framework, (r * g * w).item(), (b * x).item(), 0.0):  # gradual; b, or the other term, or both taken for zero
+        assert abs(healthy - found.values.item()) <= found.budget.item()
+    assert found.budget.item() < 10 * (r * g * w).item()
+
+
+def test_inf_times_what_is_zero_but_for_its_error_is_inf_or_nan():
+    x, g = np.array([[1.5], [0.5]]), np.array([[-np.inf], [1.0]])
+    for grad, open_ in ((g, True), (np.array([[np.nan], [1.0]]), False), (np.array([[-np.inf], [np.nan]]), False)):
+        found = backward(Norm(x, np.ones(1), np.ones(1), True, 1e-5, "float32"), grad)["dweight"]
+        assert np.isnan(found.values).all()
+        assert found.undetermined.tolist() == [[open_]]

@@ -21,6 +21,14 @@ def stored(size: Values, fmt: str) -> Values:
     return np.where(subnormal(size), 2.0 * SMALLEST, step) if get_format(fmt).smallest_normal == SMALLEST else step
 
 
+def vanishing(size: Values, fmt: str) -> Values:
+    """What a step of the arithmetic in `fmt` may lose of a result of that magnitude below its normal numbers: a step of its subnormals, and
+    twice the whole where it may become zero."""
+    f = get_format(fmt)
+    whole = 2.0 * np.abs(size) if f.smallest_normal == SMALLEST else 0.0
+    return np.where(np.abs(size) < f.smallest_normal, whole + f.smallest_subnormal, 0.0)
+
+
 def subnormal(x: Values) -> NDArray[np.bool_]:
     """Which values a device may take for zero."""
     return np.asarray((x != 0) & (np.abs(x) < SMALLEST))

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.contracts import LAMBDA
-from accuracy_eval.cpu_ref.flush import lost_steps, stored
+from accuracy_eval.cpu_ref.flush import lost_steps, stored, vanishing
 from accuracy_eval.cpu_ref.magnitudes import norm
 from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.formats import Values, get_format
@@ -59,11 +59,15 @@ class Norm:
 
 @dataclass(frozen=True)
 class Result:
-    """A tensor's values and the largest error of each; and what it may hold instead, asked for where it does."""
+    """A tensor's values and the largest error of each; and what it may hold instead, asked for where it does.
+
+    undetermined  whose NaN may as well be an Inf
+    """
 
     values: Values
     budget: Values
     reach: Callable[[], Reach]
+    undetermined: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -145,11 +149,20 @@ def _expanded(a: Norm, s: _Steps, g: Values, along: Values) -> tuple[Values, NDA
     def adding(terms: Values) -> Values:
         return _walk(a, n, norm(terms, 1), terms.sum(axis=1, keepdims=True))
 
-    error = cube * (adding(q * a.x) + mean * adding(q)) + b * (3 * s.relative + np.where(cube < inner.smallest_normal, 1.0, 0.0))
+    def below(size: Values) -> Values:
+        return vanishing(size, inner.name)
+
+    # b·t is made as (r·along)·(r·t): float64 has no r² of the largest operands either
+    arm, spread = s.scale * np.abs(along), np.abs(a.x - s.mean)
+    b_spread, b_size = arm * (s.scale * spread), arm * (s.scale * size)
+    gone = 3 * s.relative + np.where(cube < inner.smallest_normal, 2.0, 0.0)
+    added = cube * (adding(q * a.x) + mean * adding(q)) + below(b)
+    error = added * spread + b_spread * gone + 2 * a.unit * (b_size * (1 + gone) + added * size)
+    error = error + below(g * s.scale) * np.abs(a.weight) + below(q * s.scale) + below(b_size)
     sums = [np.abs(t).sum(axis=1, keepdims=True) for t in (g * a.x, q, q * a.x, q * mean, q * a.x * cube, q * mean * cube)]
-    steps = [np.broadcast_to(t, q.shape) for t in (*sums, (b + error) * size, g * s.scale, n * q)]
+    steps = [np.broadcast_to(t, q.shape) for t in (*sums, b_size * (1 + gone) + added * size, g * s.scale, n * q)]
     beyond = np.any([np.abs(t) >= inner.max for t in steps], axis=0)
-    return error * np.abs(a.x - s.mean) + 2 * a.unit * (b + error) * size, np.asarray(beyond)
+    return error, np.asarray(beyond)
 
 
 @_NO_WARNING
@@ -179,6 +192,8 @@ def backward(a: Norm, g: Values) -> dict[str, Result]:
     spread = np.hypot(np.hypot(norm(g * h_error, 0), norm(a.stored(terms), 0)) / math.sqrt(3), norm(s.relative * terms, 0))
     dw = terms.sum(axis=0)
     dw_error = LAMBDA * spread[0] + _walk(a, rows, norm(terms, 0)[0], dw) + np.where(s.beyond, np.abs(terms), 0.0).sum(axis=0)
+    sign_open = np.isinf(g) & (np.abs(s.h) <= s.error)  # Inf times what is 0 but for its error
+    open_dw = np.isnan(dw) & sign_open.any(axis=0) & ~np.isnan(np.where(sign_open, 0.0, terms).sum(axis=0))
     upstream, h_reach = Reach.exactly(g), s.h_reach.stored(a.format)
 
     def sums(terms: Reach, axis: int, values: Values, error: Values) -> Reach:
@@ -193,7 +208,7 @@ def backward(a: Norm, g: Values) -> dict[str, Result]:
 
     found = {
         "dx": Result(dx, dx_error, dx_reach),
-        "dweight": Result(dw, dw_error, lambda: sums((upstream * h_reach).stored(a.format), 0, dw, dw_error)),
+        "dweight": Result(dw, dw_error, lambda: sums((upstream * h_reach).stored(a.format), 0, dw, dw_error), open_dw[None, :]),
     }
     if a.bias is not None:
         db = g.sum(axis=0)

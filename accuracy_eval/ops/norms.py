@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from accuracy_eval.cpu_ref.norms import Norm, Result, backward, forward
 from accuracy_eval.formats import decode
 from accuracy_eval.ops.autograd import gradients
@@ -70,7 +73,11 @@ def _reference(centred: bool, case: Case, inputs: Inputs, encoding: Encoding, co
         return {name: (r.values, r.budget) for name, r in results().items()}
 
     def exempt(output: Output) -> Exempt:
-        return reaching(lambda: results()[output.name].reach().rows, output.format)
+        def undetermined() -> NDArray[np.bool_]:
+            found = results()[output.name].undetermined
+            return np.zeros((1, 1), np.bool_) if found is None else found
+
+        return reaching(lambda: results()[output.name].reach().rows, output.format, undetermined)
 
     return whole(_outputs(centred, case, encoding), contract, parts, exempt=exempt)
 
