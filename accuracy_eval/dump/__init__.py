@@ -179,8 +179,8 @@ def _same_run(path: Path, info: dict[str, Any], provenance: dict[str, Any]) -> N
         gone = _names(d.info.get("candidates", {})) - _names(info["candidates"])
     if gone:
         raise UsageError(
-            f"{path}: --resume goes on with results of another run, in which {', '.join(sorted(gone))} was registered too. Register it again "
-            "with the same --plugin FILE, or write to another file"
+            f"{path}: --resume goes on with results of another run, in which {', '.join(sorted(gone))} was registered too. "
+            "Register it again with the same --plugin FILE, or write to another file"
         )
     now = {**{k: info[k] for k in ("suite_digest", "chosen")}, **{k: provenance.get(k) for k in _SAME}}
     different = [f"{k} {before[k]!r} != {now[k]!r}" for k in now if before[k] != now[k]]
