@@ -53,15 +53,16 @@ class Seeded:
         return Coded(generator.generate(function, name, self.shape, self.input_class, seed, fmt), fmt)
 
 
-def seeded(shape: tuple[int, ...], dtype: str = "float32", input_class: str = "normal") -> Seeded:
+def seeded(shape: tuple[int, ...], dtype: Any = "float32", input_class: str = "normal") -> Seeded:
     """An input for `verify`, made from its name and the seed: the same bits on every machine.
 
-    dtype        any operand format: "float32", "bfloat16", "float8_e4m3fn", …
+    dtype        any operand format: "float32", "bfloat16", "float8_e4m3fn", …; or the dtype of that name of torch, numpy, ml_dtypes
     input_class  "normal", "outlier", "cancellation", … (accuracy-eval list inputs). UsageError for unknown names.
     """
     if input_class not in generator.INPUT_CLASSES:
         raise unknown("input class", input_class, generator.INPUT_CLASSES, listed="inputs")
-    return Seeded(tuple(int(s) for s in shape), get_format(dtype).name, input_class)
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype).removeprefix("torch."))
+    return Seeded(tuple(int(s) for s in shape), get_format(name).name, input_class)
 
 
 @dataclass(frozen=True)

@@ -382,6 +382,18 @@ def test_a_vector_has_its_wrong_run_and_its_period_named() -> None:
     assert found(tail) == [("zero-tail", {"from_index": 900})]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "sentence"), [(slice(5, None, 16), "row 5 of every 16 is wrong"), (slice(1, 32), "rows 1 to 31 of every 32 are wrong")]
+)
+def test_lines_that_are_wrong_at_a_fixed_distance_read_as_a_sentence(wrong: slice, sentence: str) -> None:
+    e = encode(np.random.default_rng(9).standard_normal((128, 24)), "float32")
+    a = e.copy()
+    (a if wrong.step else a.reshape(4, 32, 24).swapaxes(0, 1))[wrong] ^= 1 << 22
+    (only,) = diagnose(Context(measure(Coded(a, "float32"), Coded(e, "float32")), rows_of(a), rows_of(e)))
+    assert only.code == "periodic"
+    assert only.sentence.startswith(sentence)
+
+
 def test_every_diagnosis_holds_the_evidence_its_row_promises_and_reads_as_a_sentence() -> None:
     p = made(SHAPES[0], "float32")
     for make in (faults.ANYWHERE | faults.IN_PRODUCTS | faults.NARROWED).values():

@@ -1,5 +1,6 @@
 """verify(): functions as users write them, forward and backward, right and wrong."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -23,6 +24,11 @@ class WrongGradient(torch.autograd.Function):
         a, b = ctx.saved_tensors
         rows = a.shape[0] * 3 // 4
         return g @ b.t(), a[:rows].t() @ g[:rows]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16), "bf16"])
+def test_a_seeded_input_takes_dtypes_as_well_as_names(dtype):
+    assert ae.seeded((2, 3), dtype) == ae.seeded((2, 3), "bfloat16")
 
 
 def test_a_product_is_judged_by_the_budget_of_its_op_forward_and_backward():

@@ -259,11 +259,10 @@ def periodic(look: Look) -> Finding | None:
     for axis, run in ((0, places.rows), (1 if len(look.m.shape) > 1 else 0, places.columns)):
         if run is not None and run.modulus:
             what = {0: "row", 1: "column"}[axis] if len(look.m.shape) > 1 else "element"
-            which = f"{run.first}" if run.width == 1 else f"{run.first} to {run.first + run.width - 1}"
+            which = f"{_lines(what, run.first, run.first + run.width - 1)} of every {run.modulus} {'is' if run.width == 1 else 'are'}"
             more = {} if run.width == 1 else {"width": run.width}
-            return Finding(
-                {"axis": axis, "modulus": run.modulus, "offset": run.first, **more}, {"what": what, "which": which, "detail": places.detail}
-            )
+            evidence = {"axis": axis, "modulus": run.modulus, "offset": run.first, **more}
+            return Finding(evidence, {"which": which, "detail": places.detail})
     return None
 
 
