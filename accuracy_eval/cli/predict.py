@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import click
@@ -33,15 +35,18 @@ def predict_command(suite: str | None, unit: str, out: str, seed: int | None, qu
     from accuracy_eval.ops.registry import get_op
     from accuracy_eval.store import Dump
 
+    if Path(out).exists():
+        raise UsageError(f"{out} exists already; remove it, or choose another name")
     backend = ModelBackend(unit)
     chosen = chosen_suite(suite, {n: options.pop(n) for n in FILTERS}, seed=seed, max_m=None, huge=False)
     cases = tuple(c for c in chosen.cases if get_op(c.op).products is not None)
     if not cases:
         raise UsageError(f"suite {chosen.name}: no case is a matrix product; a model of a matrix unit predicts nothing else")
     with progress("predict", quiet=quiet) as update:
-        summary = dump(chosen.part(cases, ["what is a matrix product"]), backend, out, repeats=1, progress=update)
+        summary = dump(chosen.part(cases, ["what is a matrix product"]), backend, out, repeats=1, resume=True, progress=update)
     digest = Dump.open(summary.path).content_digest
-    left = f", {summary.unsupported} the unit does not take or whose arithmetic is not known" if summary.unsupported else ""
-    predicted = f"{summary.done} of {counted(len(cases), 'case')} predicted by {backend.name}{left}"
-    click.echo(f"{summary.path}: {predicted}\ncontent digest {digest}")
+    click.echo(f"{summary.path}: {summary.done} of {counted(len(cases), 'case')} predicted by {backend.name}")
+    for reason, count in Counter(summary.reasons).most_common():
+        click.echo(f"  not predicted {count} × {reason}")
+    click.echo(f"content digest {digest}")
     return 0 if summary.done else 2
