@@ -433,3 +433,12 @@ def test_inspect_shows_every_candidate_of_a_case_or_the_one_that_is_named(tmp_pa
     assert "of candidate 'thrice'; it has candidates default, twice" in capsys.readouterr().err
     assert run(["inspect", out, "--candidate", "twice"]) == 2
     assert "--candidate belongs to --case ID" in capsys.readouterr().err
+
+
+def test_dumps_that_differ_in_the_seed_alone_are_said_to(tmp_path, capsys):
+    for seed in ("1", "2"):
+        run(["dump", *GEMM, "--format", "float32", "--seed", seed, "--device", "reference", "-o", str(tmp_path / f"s{seed}.h5"), "-q"])
+    labels = ["--label", "one", "--label", "two"]
+    assert run(["compare", str(tmp_path / "s1.h5"), str(tmp_path / "s2.h5"), *labels, "--to", "none"]) != 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the dumps have the same cases of other operands, by seed 1 in one, 2 in two: dump all with one --seed" in said

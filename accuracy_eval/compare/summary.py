@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from accuracy_eval.compare.joining import Entry, Key
 from accuracy_eval.compare.judging import ReferenceMode
 from accuracy_eval.gates import Profile
-from accuracy_eval.records import RESULTS_SCHEMA, CaseRecord, DumpInfo, NotCompared, Results, TensorResult, Verdict, conclusion
+from accuracy_eval.records import RESULTS_SCHEMA, Case, CaseRecord, DumpInfo, NotCompared, Results, TensorResult, Verdict, conclusion
 from accuracy_eval.version import PRODUCER
 from accuracy_eval.visits import Visit, among, besides_default, states_text, visits, visits_text
 
@@ -30,7 +31,7 @@ def gathered(
     if len(suites) > 1:
         names = sorted({name for name, _ in suites})
         those = f"different suites ({', '.join(names)})" if len(names) > 1 else f"different versions of suite {names[0]}"
-        notes.append(f"the dumps are of {those}; equal case ids were joined")
+        notes.append(_seeds(entries) or f"the dumps are of {those}; equal case ids were joined")
     notes += _parts(entries)
     sampled = sum(s.scope == "sampled" for t in tensors for s in t.sides)
     if sampled:
@@ -65,6 +66,22 @@ def gathered(
         profile.file,
         tuple(f"{label}: {line}" for label, found in visited.items() for line in visits_text(found)),
     )
+
+
+def _seeds(entries: Sequence[Entry]) -> str:
+    """That the dumps hold the same cases but for the seed; "" where they differ otherwise."""
+    found: dict[int, list[str]] = {}
+    cases: set[frozenset[Case]] = set()
+    for e in entries:
+        seeds = {r.case.seed for r in e.dump.records}
+        if len(seeds) != 1:
+            return ""
+        found.setdefault(seeds.pop(), []).append(e.label)
+        cases.add(frozenset(replace(r.case, seed=0) for r in e.dump.records))
+    if len(found) < 2 or len(cases) > 1:
+        return ""
+    those = ", ".join(f"{seed} in {' and '.join(labels)}" for seed, labels in sorted(found.items()))
+    return f"the dumps have the same cases of other operands, by seed {those}: dump all with one --seed"
 
 
 def _parts(entries: Sequence[Entry]) -> list[str]:
