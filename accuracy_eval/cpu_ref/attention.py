@@ -3,8 +3,8 @@
 Per head, with S = scale·Q·Kᵀ (and a mask), P = softmax(S): O = P·V, L = log Σ e^S. Backward from dO: dV = Pᵀ·dO, dP = dO·Vᵀ,
 δ = Σ dO·O, dS = P·(dP − δ), dQ = scale·dS·K, dK = scale·dSᵀ·Q. Several query heads may share one of K and V: their gradients add.
 
-With operands of 8 bits the weights e^(S − max), which their sum divides at the end, are rounded to 8 bits too. That sum may be of the
-rounded ones.
+With operands of 8 bits the weights e^(S − max), which their sum divides at the end, are rounded to 8 bits too. That sum, and so L, may be
+of the rounded ones.
 
 A sink is a number a head learns: the score of one more key, whose value is zero. It joins the denominator of P, and L; its gradient is
 Σ dS of its column over batch and queries.
@@ -313,12 +313,18 @@ class _Head:
 
     @property
     def lse(self) -> Result:
-        shift = (self.p * self.common).sum(axis=1)
-        budget = LAMBDA * norm(self.p * self.random, 1)[:, 0] + shift + SOFT * self.a.ulp * (1 + np.abs(self.log))
+        fixed = (self.p * self.common).sum(axis=1) + SOFT * self.a.ulp * (1 + np.abs(self.log))
+        spread = norm(self.p * self.random, 1)[:, 0]
+        budget, typical = LAMBDA * spread + fixed, TYPICAL * spread + fixed
+        if self.a.narrow:  # the sum may be of rounded weights
+            half = self.a.half_weight(self.p)
+            rounded, together = norm(half, 1)[:, 0] / math.sqrt(3), -np.log1p(-half.sum(axis=1))
+            budget, typical = budget + np.fmin(LAMBDA * rounded, together), typical + TYPICAL * rounded
         if self.coarse.any():
             least, most = (_level(np.where(self.seen, self.s + sign * self.error, -np.inf))[:, 0] for sign in (-1.0, 1.0))
-            budget = np.where(self.coarse[:, 0], budget + np.fmax(most - self.log, self.log - least), budget)
-        return Result(self.log, budget, lambda: Reach.around(self.log, budget, self._row_nan[:, 0]))
+            moved = np.where(self.coarse[:, 0], np.fmax(most - self.log, self.log - least), 0.0)
+            budget, typical = budget + moved, typical + moved
+        return Result(self.log, budget, lambda: Reach.around(self.log, budget, self._row_nan[:, 0]), typical if self.a.narrow else None)
 
     def gradients(self, g: Values) -> dict[str, Result]:
         a, p, d, t = self.a, self.p, g.shape[1], self.k.shape[0]
