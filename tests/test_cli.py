@@ -442,3 +442,12 @@ def test_dumps_that_differ_in_the_seed_alone_are_said_to(tmp_path, capsys):
     assert run(["compare", str(tmp_path / "s1.h5"), str(tmp_path / "s2.h5"), *labels, "--to", "none"]) != 0
     said = " ".join(capsys.readouterr().out.split())
     assert "the dumps have the same cases of other operands, by seed 1 in one, 2 in two: dump all with one --seed" in said
+
+
+def test_the_demo_keeps_both_dumps_beside_its_reports_and_runs_again(tmp_path, capsys):
+    for _ in range(2):
+        assert run(["demo", "--device", "reference", "-o", str(tmp_path / "d"), "-q"]) == 0
+        assert f"accuracy-eval explain {tmp_path / 'd' / 'h200.h5'}" in capsys.readouterr().out
+    assert {p.name for p in (tmp_path / "d").glob("*.h5")} == {"h200.h5", "this-machine.h5"}
+    found = {d.path for d in report.load_results(tmp_path / "d").dumps}
+    assert found == {str(tmp_path / "d" / name) for name in ("h200.h5", "this-machine.h5")}

@@ -10,7 +10,7 @@ import click
 @click.option("--device", default="cpu", show_default=True, help="auto, cuda, cuda:N, cpu or reference.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def demo_command(out: str, device: str, quiet: bool) -> int:
-    """Dump the suite `demo` on this machine, compare it with one made on a real H200, and write the reports.
+    """Dump the suite `demo` on this machine, compare it with one made on a real H200, and write the reports and both dumps.
 
     \b
     accuracy-eval demo
@@ -28,16 +28,21 @@ def demo_command(out: str, device: str, quiet: bool) -> int:
     from accuracy_eval.dump import dump
     from accuracy_eval.suite import load_suite
 
-    with tempfile.TemporaryDirectory() as folder:
-        mine, h200 = Path(folder) / "this-machine.h5", Path(folder) / "h200.h5"
-        with resources.as_file(resources.files("accuracy_eval") / "data" / "demo-h200.h5") as packaged:
-            shutil.copyfile(packaged, h200)
-        backend = open_backend(device)
-        try:
-            with progress("dump", quiet=quiet) as update:
-                dump(load_suite("demo"), backend, mine, progress=update)
-        finally:
-            backend.close()
-        with progress("compare", quiet=quiet) as update:
-            results = compare_dumps(mine, h200, progress=update)
-    return present(results, forms=("xlsx", "html", "json"), out=out, strict=False, quiet=False, as_json=False)
+    kept = Path(out)
+    kept.mkdir(parents=True, exist_ok=True)
+    mine, h200 = kept / "this-machine.h5", kept / "h200.h5"
+    backend = open_backend(device)
+    try:
+        with tempfile.TemporaryDirectory(dir=kept) as folder, progress("dump", quiet=quiet) as update:
+            fresh = Path(folder) / mine.name
+            dump(load_suite("demo"), backend, fresh, progress=update)
+            fresh.replace(mine)  # an earlier demo's
+    finally:
+        backend.close()
+    with resources.as_file(resources.files("accuracy_eval") / "data" / "demo-h200.h5") as packaged:
+        shutil.copyfile(packaged, h200)
+    with progress("compare", quiet=quiet) as update:
+        results = compare_dumps(mine, h200, progress=update)
+    code = present(results, forms=("xlsx", "html", "json"), out=out, strict=False, quiet=False, as_json=False)
+    click.echo(f"both dumps are kept there: accuracy-eval explain {h200}; accuracy-eval inspect {mine}")
+    return code
