@@ -449,5 +449,5 @@ def test_the_demo_keeps_both_dumps_beside_its_reports_and_runs_again(tmp_path, c
         assert run(["demo", "--device", "reference", "-o", str(tmp_path / "d"), "-q"]) == 0
         assert f"accuracy-eval explain {tmp_path / 'd' / 'h200.h5'}" in capsys.readouterr().out
     assert {p.name for p in (tmp_path / "d").glob("*.h5")} == {"h200.h5", "this-machine.h5"}
-    found = {d.path for d in report.load_results(tmp_path / "d").dumps}
+    found = {d.file for d in report.load_results(tmp_path / "d").dumps}
     assert found == {str(tmp_path / "d" / name) for name in ("h200.h5", "this-machine.h5")}
