@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import support_kernels
 from accuracy_eval.backends import candidates
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.torch_device import TorchBackend
+from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import FileError, UsageError
@@ -284,6 +286,44 @@ def test_a_resumed_dump_has_the_candidates_it_began_with(tmp_path, cpu, monkeypa
     monkeypatch.setattr(candidates, "_USER", {})
     with pytest.raises(UsageError, match=r"candidate raises of gemm.* was registered too\. Register it again with the same --plugin FILE"):
         dump(suite(), cpu, out, resume=True)
+
+
+RIGHT, WRONG = "tensors['a'] @ tensors['b'].t()", "tensors['a'] @ tensors['b'].t() + 1"
+PLUGIN = """import accuracy_eval as ae
+
+@ae.candidate("gemm", name="mine")
+def mine(case, tensors):
+    return {formula}
+"""
+
+
+@pytest.mark.parametrize(("first", "then"), [(WRONG, RIGHT), (RIGHT, WRONG)])
+@pytest.mark.parametrize("crew", [[], ["--workers", "1"]])
+@pytest.mark.parametrize("left", [[], ["--no-pack"]])
+def test_a_resumed_dump_runs_again_what_an_edited_plugin_gave(tmp_path, monkeypatch, capsys, first, then, crew, left):
+    """Whether it was mended or broken; results of others are kept, and so are its own where the file is as it was."""
+    plugin, out = tmp_path / "k.py", str(tmp_path / "a.h5")
+    command = ["dump", "--op", "gemm", "--shape", "8x6x32", "--format", "float32", "--lane", "random", "--lane", "exact", "--layout", "nt"]
+    command += ["--device", "cpu", "--plugin", str(plugin), "-o", out]
+
+    def dumped(formula, *options):
+        monkeypatch.setattr(candidates, "_USER", {})
+        plugin.write_text(PLUGIN.format(formula=formula))
+        assert run([*command, *crew, *options]) == 0
+        return capsys.readouterr().out
+
+    def verdict():
+        return compare_dumps(out if Path(out).exists() else out + ".parts").exit_code
+
+    dumped(first, *left)
+    assert verdict() == (first == WRONG)
+    said = dumped(then, "--resume", *left)
+    assert "2 done, 0 unsupported, 0 errors, 2 kept from before" in said
+    assert "  2 results of mine are run again: k.py has changed" in said.splitlines()
+    assert verdict() == (then == WRONG)
+    said = dumped(then, "--resume")
+    assert "0 done, 0 unsupported, 0 errors, 4 kept from before" in said
+    assert "has changed" not in said
 
 
 def test_a_resumed_dump_runs_again_what_was_damaged_on_the_disk(tmp_path):

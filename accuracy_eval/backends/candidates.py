@@ -9,13 +9,14 @@ def mine(case, tensors, out):            # out is optional: drop the parameter i
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ class Candidate:
     graph_safe   may be captured in a graph
     transport   backend of torch.distributed that carries it, for ops that several ranks compute together; "" is the device's own
     deterministic   whether its library promises equal bytes for equal calls; None where it says nothing
+    sources   of a user's: SHA-256 by name of the files it was registered from, as they were then: its plugin, its function's module
     """
 
     op: str
@@ -60,6 +62,7 @@ class Candidate:
     graph_safe: bool = True
     transport: str = ""
     deterministic: bool | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def filtered(self, case: Case, platform: Mapping[str, Any]) -> str | None:
         """Why it cannot run the case here, or None: what it needs comes first, then what it says itself."""
@@ -164,10 +167,24 @@ def candidate(
                 raise UsageError(f"candidate {name!r} returned one tensor; {op} has outputs {', '.join(names)}: return a dict")
             return {names[0]: found}
 
-        _USER[op, name] = Candidate(op, name, run, supports or (lambda case, platform: None), contract)
+        _USER[op, name] = Candidate(
+            op, name, run, supports or (lambda case, platform: None), contract, sources=_sources(_file_of(function))
+        )  # fmt: skip
         return function
 
     return register
+
+
+def _file_of(function: Callable[..., Any]) -> Path | None:
+    """The file of the function's module; None where it has none, as in a notebook."""
+    file = getattr(sys.modules.get(getattr(function, "__module__", None) or ""), "__file__", None)
+    return Path(file) if file else None
+
+
+def _sources(file: Path | None) -> dict[str, str]:
+    if file is None or not file.is_file():
+        return {}
+    return {file.name: hashlib.sha256(file.read_bytes(), usedforsecurity=False).hexdigest()}
 
 
 def load_plugin(path: str) -> None:
@@ -181,7 +198,10 @@ def load_plugin(path: str) -> None:
         raise UsageError(f"plugin {path}: not a Python file (expected a name ending in .py)")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    before = set(_USER)
     spec.loader.exec_module(module)
+    for key in _USER.keys() - before:
+        _USER[key] = replace(_USER[key], sources={**_USER[key].sources, **_sources(file)})
     _PLUGINS.append(str(file.absolute()))
 
 

@@ -207,6 +207,7 @@ def summary_text(summary: Any, device: str) -> str:
     counts = f"{summary.done} done, {summary.unsupported} unsupported, {counted(summary.error, 'error')}"
     resumed = f", {summary.resumed} kept from before" if summary.resumed else ""
     lines = [f"{summary.path}: {counts}{resumed} on {device} in {summary.time_s:.1f} s"]
+    lines += [f"  {text}" for text in summary.again]
     lines += [f"  unsupported {n} × {reason}" for reason, n in Counter(summary.reasons).most_common(MOST_REASONS)]
     if len(summary.reasons) > MOST_REASONS:
         lines.append(f"  … and {len(summary.reasons) - MOST_REASONS} more reasons; accuracy-eval inspect {summary.path}")

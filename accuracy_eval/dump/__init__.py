@@ -19,6 +19,7 @@ from typing import Any
 from accuracy_eval import store
 from accuracy_eval.backends.base import Backend
 from accuracy_eval.dump.choosing import chosen, expected_names, registered_facts
+from accuracy_eval.dump.resuming import again_text, outdated
 from accuracy_eval.dump.running import Here, Job, Settings, unfinished
 from accuracy_eval.dump.workers import Crew
 from accuracy_eval.errors import FileError, UsageError, alike, counted
@@ -37,6 +38,7 @@ class DumpSummary:
 
     reasons   why cases are unsupported -> how many
     unnamed   op -> cases for which none of the named candidates is registered: they ran nothing
+    again     results of an earlier run that were not kept, since a file of their candidate has changed: who and which
     lost      what raised and left a device that answers no more calls; a fresh process ran the cases after it
     """
 
@@ -51,6 +53,7 @@ class DumpSummary:
     errors: list[str] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
     unnamed: dict[str, int] = field(default_factory=dict)
+    again: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     time_s: float = 0.0
 
@@ -80,8 +83,8 @@ def dump(
     repeats       runs of each case on differently poisoned outputs; every distinct result is kept
     kernels       record the names of the kernels that each case runs, where the device tells them
     certify       check every run of an exact product on the device, in integers, and note wrong rows and columns
-    resume        keep the results in `OUT.parts`, or in a finished `out`, and run only what is missing or failed; they must come from
-                  the same suite, device and versions. Without it, leftovers are an error
+    resume        keep the results in `OUT.parts`, or in a finished `out`, and run only what is missing, failed, or came from a file of
+                  a candidate that has changed; they must come from the same suite, device and versions. Without it, leftovers are an error
     store_inputs  keep the operand codes in the file, not only their digests
     probe         store the device's numerics card too: whole in the dump's info, a sentence per format in its platform record
     shard         (i, n): only cases whose position in the suite is i modulo n
@@ -132,9 +135,13 @@ def dump(
             info["numerics"] = card["numerics"]
             provenance |= card["platform"]
         run = {**provenance, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-        jobs = unfinished(work, finished)
+        stale = outdated(parts, work, finished, place.candidates)
+        for key in stale:
+            (parts / store.part_name(*key)).unlink()
+        jobs = unfinished(work, finished - stale.keys())
         total = sum(len(j.candidates) for j in work)
         summary = DumpSummary(out, resumed=total - sum(len(j.candidates) for j in jobs))
+        summary.again = again_text(stale)
         summary.unnamed = dict(Counter(j.case.op for j in work if not j.candidates))
         settings = Settings(parts, info, run, repeats, store_inputs, kernels=kernels, certify=certify)
         for count, record in enumerate(place.run(jobs, settings), summary.resumed + 1):

@@ -21,10 +21,11 @@ class Known:
     name: str
     on_request: bool = False
     built_in: bool = True
+    sources: tuple[tuple[str, str], ...] = ()
 
 
 def known(candidates: Iterable[Candidate]) -> tuple[Known, ...]:
-    return tuple(Known(c.name, c.on_request, c.built_in) for c in candidates)
+    return tuple(Known(c.name, c.on_request, c.built_in, tuple(sorted(c.sources.items()))) for c in candidates)
 
 
 def expected_names(suite: Suite, case: Case, vendor: str) -> set[str]:

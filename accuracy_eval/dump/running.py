@@ -262,6 +262,8 @@ class _Written:
             notes["never_written"] = unwritten
         if self.lost:
             notes["device_lost"] = True
+        if self.candidate.sources:
+            notes["sources"] = dict(self.candidate.sources)
         status = "done" if self.outcome else ("unsupported" if isinstance(self.failure, UnsupportedCase) else "error")
         reason = "" if self.failure is None else described(self.failure)
         return CaseRecord(
