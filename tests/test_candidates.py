@@ -291,6 +291,15 @@ def test_what_a_candidate_raises_is_recorded_and_a_message_of_ours_needs_no_clas
     assert reasons == {"ours": "a must be contiguous; copy it first", "theirs": "RuntimeError: illegal memory access"}
 
 
+def test_an_unknown_contract_is_refused_where_a_candidate_is_registered():
+    with pytest.raises(UsageError, match=r"candidate 'mine' of gemm: unknown contract 'tf33' \(did you mean tf32\?\); allowed: .*fp32acc"):
+        ae.candidate("gemm", name="mine", contract="tf33")
+    with pytest.raises(UsageError, match=r"candidate 'mine' of gemm: contract .*int8"):
+        ae.candidate("gemm", name="mine", contract="partials(int8)")
+    ae.candidate("gemm", name="mine", contract="partials(bfloat16)")(lambda case, tensors: tensors["a"])
+    assert [c.contract for c in registered("gemm") if c.name == "mine"] == ["partials(bfloat16)"]
+
+
 def test_compare_takes_candidates_as_dump_does(tmp_path, capsys):
     dumped(tmp_path / "a.h5", suite(seed=[0, 1]), candidates=["default", "fills-out", "skips-a-row"], states=["misaligned"])
 

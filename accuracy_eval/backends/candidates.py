@@ -22,6 +22,7 @@ from typing import Any
 
 from accuracy_eval.backends import attentions, quantisers
 from accuracy_eval.backends.gemms import GEMMS
+from accuracy_eval.contracts import parse_contract
 from accuracy_eval.errors import UsageError
 from accuracy_eval.ops import grouped, quantised
 from accuracy_eval.ops.collectives import COLLECTIVE_OPS
@@ -145,13 +146,19 @@ def candidate(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as an implementation of `op`: called as f(case, tensors[, out]) on torch tensors as stored.
 
-    It returns a dict of outputs by name, or the op's only output. UsageError for an unknown op, the name "default", or a name taken.
+    It returns a dict of outputs by name, or the op's only output. UsageError for an unknown op or contract, the name "default", or a name
+    taken.
     """
     get_op(op)
     if name == "default" or not name or any(c in name for c in "/@. \n\t\0"):
         raise UsageError(f"candidate name {name!r}: 'default' is the framework's; allowed: a name without '/', '@', '.', spaces")
     if (op, name) in _USER or any((c.op, c.name) == (op, name) for c in BUILT_IN):
         raise UsageError(f"candidate {name!r} of {op} is registered twice; give the second another name")
+    if contract:
+        try:
+            parse_contract(contract)
+        except UsageError as error:
+            raise UsageError(f"candidate {name!r} of {op}: {error}") from None
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         takes_out = "out" in inspect.signature(function).parameters
