@@ -7,7 +7,7 @@ sides against each other. `json_data` writes and reads them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -388,10 +388,21 @@ class Results:
     candidates: tuple[str, ...] = ()
 
 
-def conclusion(tensors: Iterable[TensorResult], not_compared: Iterable[NotCompared]) -> tuple[Verdict, int]:
-    """Verdict and exit code of a whole comparison: the worst of all; INCONCLUSIVE and 2 where no tensor was judged."""
+def unjudged(tensors: Iterable[TensorResult], labels: Iterable[str]) -> list[str]:
+    """The dumps of which no tensor was judged."""
+    judged = {s.label for t in tensors for s in t.sides}
+    return [label for label in labels if label not in judged]
+
+
+def conclusion(tensors: Sequence[TensorResult], not_compared: Iterable[NotCompared], labels: Iterable[str]) -> tuple[Verdict, int]:
+    """Verdict and exit code of a whole comparison: the worst of all; INCONCLUSIVE and 2 where no tensor was judged.
+
+    Where nothing of some dump was judged the whole does not pass: what the others gave says nothing of it.
+    """
     judged = [t.verdict for t in tensors]
     if all(v is Verdict.INCONCLUSIVE for v in judged):
         return Verdict.INCONCLUSIVE, 2
     verdicts = [*judged, *(n.verdict for n in not_compared)]
+    if unjudged(tensors, labels) and not any(v.exit_code for v in verdicts):
+        return Verdict.INCONCLUSIVE, 2
     return max(verdicts, key=lambda v: v.severity), max(v.exit_code for v in verdicts)

@@ -27,7 +27,7 @@ def regated(results: Results, gates: str) -> Results:
     _check_derived(results.tensors, profile)
     kept = [t for t in results.tensors if not _left_out(t, profile)]
     tensors = tuple(_tensor(t, profile) for t in kept)
-    verdict, exit_code = conclusion(tensors, results.not_compared)
+    verdict, exit_code = conclusion(tensors, results.not_compared, [d.label for d in results.dumps])
     note = f"judged again under {profile.name}, from the metrics of a comparison under {results.profile}; new failures have no causes named"
     return replace(
         results,

@@ -61,6 +61,17 @@ def test_provenance_says_that_it_is_a_model_and_of_what(device: str, label: str,
     assert any(name.startswith("model.") for name in record)
 
 
+def test_a_dump_of_which_nothing_was_judged_is_never_passed(tmp_path: Path) -> None:
+    suite = parse_suite({"name": "one", "cases": [{"op": "gemm", "shape": "24x16x96", "layout": "nt", "format": "bfloat16"}]}, "one")
+    for device, name in (("model:MI355X", "m.h5"), ("model:H200", "h.h5")):
+        dump(suite, open_backend(device), tmp_path / name)
+    reasons = [(r.status, r.reason) for r in Dump.open(tmp_path / "m.h5").records]
+    results = compare_dumps(tmp_path / "m.h5", tmp_path / "h.h5")
+    assert [t.verdict for t in results.tensors] == [Verdict.PASS]
+    assert (results.verdict, results.exit_code) == (Verdict.INCONCLUSIVE, 2)
+    assert [("unsupported", results.notes[0].removeprefix("nothing of model-cdna4 could be judged: "))] == reasons
+
+
 def test_what_a_unit_cannot_do_is_unsupported_with_the_reason(tmp_path: Path) -> None:
     reasons = {r.id: r.reason for r in dump_of("model:MI350X", tmp_path / "m.h5").records if r.status == "unsupported"}
     assert reasons["exp.n64.bfloat16.normal.s0"] == "no matrix product: the model of a matrix unit computes nothing else"

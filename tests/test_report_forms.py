@@ -372,6 +372,15 @@ def test_attribution_is_one_sentence(change: dict[str, Any], sentence: str) -> N
     assert attribution_sentence([replace(base, pairs=(replace(base.pairs[0], sentence="why", **change),))]) == sentence
 
 
+def test_what_some_dumps_lack_is_said_beside_who_is_off() -> None:
+    both = pass_result(gemm_case(), identical=True)
+    alone = replace(both, sides=both.sides[:1], pairs=())
+    said = "Nobody is off in 1 comparison of h200 and cpu: 1 same bytes."
+    assert attribution_sentence([both, alone, alone]) == f"{said} 1 of 3 tensors is in both dumps, 2 in h200 alone."
+    third = replace(both, sides=(replace(both.sides[0], label="mi300x"),), pairs=())
+    assert attribution_sentence([both, third]) == f"{said} 0 of 2 tensors are in all 3 dumps, 1 in mi300x alone."
+
+
 def test_a_finding_is_followed_by_its_worst_element_which_comes_first_where_its_arithmetic_was_asked_about() -> None:
     element = f"accuracy-eval inspect h200.h5 --case {FAILING} --element 12,301 --tensor d"
     base = fail_result(gemm_case())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,18 @@ from pathlib import Path
 from accuracy_eval.compare.joining import Entry, Key
 from accuracy_eval.compare.judging import ReferenceMode
 from accuracy_eval.gates import Profile
-from accuracy_eval.records import RESULTS_SCHEMA, Case, CaseRecord, DumpInfo, NotCompared, Results, TensorResult, Verdict, conclusion
+from accuracy_eval.records import (
+    RESULTS_SCHEMA,
+    Case,
+    CaseRecord,
+    DumpInfo,
+    NotCompared,
+    Results,
+    TensorResult,
+    Verdict,
+    conclusion,
+    unjudged,
+)
 from accuracy_eval.version import PRODUCER
 from accuracy_eval.visits import Visit, among, besides_default, states_text, visits, visits_text
 
@@ -18,11 +30,13 @@ def gathered(
     entries: Sequence[Entry], profile: Profile, tensors: Sequence[TensorResult], skipped: Sequence[NotCompared], mode: ReferenceMode,
     joined: Mapping[Key, Mapping[str, CaseRecord]], candidates: Sequence[str] = (),
 ) -> Results:  # fmt: skip
-    verdict, exit_code = conclusion(tensors, skipped)
+    verdict, exit_code = conclusion(tensors, skipped, [e.label for e in entries])
     notes = []
     if all(t.verdict is Verdict.INCONCLUSIVE for t in tensors):
         why = ": the dumps have no case in common that ran on all of them" if len(entries) > 1 else ""
         notes.append(f"nothing was judged{why if joined else ': no case of the dumps is among those asked for'}")
+    else:
+        notes += _unjudged(entries, tensors, skipped)
     files: dict[Path, list[str]] = {}
     for e in entries:
         files.setdefault(e.dump.path.resolve(), []).append(e.label)
@@ -82,6 +96,16 @@ def _seeds(entries: Sequence[Entry]) -> str:
         return ""
     those = ", ".join(f"{seed} in {' and '.join(labels)}" for seed, labels in sorted(found.items()))
     return f"the dumps have the same cases of other operands, by seed {those}: dump all with one --seed"
+
+
+def _unjudged(entries: Sequence[Entry], tensors: Sequence[TensorResult], skipped: Sequence[NotCompared]) -> list[str]:
+    """Which dumps nothing was judged of, each with the most frequent reason of its worst verdict."""
+    notes = []
+    for label in unjudged(tensors, [e.label for e in entries]):
+        reasons = Counter((n.verdict, n.reason) for n in skipped if n.label == label)
+        why = max(reasons, key=lambda r: (r[0].severity, reasons[r]))[1] if reasons else "it holds none of the cases"
+        notes.append(f"nothing of {label} could be judged: {why}")
+    return notes
 
 
 def _parts(entries: Sequence[Entry]) -> list[str]:

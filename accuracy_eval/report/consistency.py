@@ -18,7 +18,7 @@ def contradictions(results: Results) -> Iterator[str]:
         allowed = _possible(t)
         if t.verdict not in allowed:
             yield f"tensors[{i}].verdict is {t.verdict}, its sides and pairs give {' or '.join(sorted(allowed))}"
-    verdict, exit_code = conclusion(results.tensors, results.not_compared)
+    verdict, exit_code = conclusion(results.tensors, results.not_compared, [d.label for d in results.dumps])
     if results.verdict is not verdict:
         yield f"verdict is {results.verdict}, what the file holds gives {verdict}"
     if results.exit_code != exit_code:

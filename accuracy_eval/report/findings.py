@@ -323,7 +323,27 @@ def _side_verdicts(tensors: Iterable[TensorResult], key: Callable[[Side, TensorR
 
 
 def attribution_sentence(tensors: Sequence[TensorResult]) -> str:
-    """Who is off, in one sentence over all pairs: "h200 is off in 3 of 11 comparisons of h200 and cpu: <the worst one's sentence>"."""
+    """Who is off, in one sentence over all pairs: "h200 is off in 3 of 11 comparisons of h200 and cpu: <the worst one's sentence>".
+
+    A second one says of how many tensors that is, where dumps do not hold the same ones.
+    """
+    return " ".join(filter(None, [_attribution(tensors), _in_part(tensors)]))
+
+
+def _in_part(tensors: Sequence[TensorResult]) -> str:
+    """How many tensors all dumps hold: "23 of 67 tensors are in both dumps, 44 in h200 alone."; "" where all do."""
+    held = [frozenset(s.label for s in t.sides) for t in tensors]
+    labels = list(dict.fromkeys(s.label for t in tensors for s in t.sides))
+    common = sum(len(h) == len(labels) for h in held)
+    if common == len(tensors):
+        return ""
+    dumps = "both dumps" if len(labels) == 2 else f"all {len(labels)} dumps"
+    alone = [f"{n} in {messages.visible(label)} alone" for label in labels if (n := held.count(frozenset([label])))]
+    both = f"{common} of {counted(len(tensors), 'tensor')} {'is' if common == 1 else 'are'} in {dumps}"
+    return f"{', '.join([both, *alone])}."
+
+
+def _attribution(tensors: Sequence[TensorResult]) -> str:
     summaries, counts = pair_summaries(tensors), side_summaries(tensors)
     bad = [f"{who} fails {c[Verdict.FAIL]} of {c.total()}" for who, c in counts.items() if c[Verdict.FAIL]]
     if not summaries:
