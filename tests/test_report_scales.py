@@ -63,11 +63,17 @@ def test_the_console_says_what_agrees_and_names_what_does_not(two_devices, more)
     total = 3 * (scales + 160)  # a row of 160 has one scale, of three comparisons
     wrong = f"{differ} of {scales} differ; exponent +1 ({differ}); rule rceil, expected floor"
     assert scale_lines(two_devices.tensors) == [
-        f"scale factors of 2 recipes: {total - 2 * differ} of {total} the same bytes",
+        f"scale factors of 2 recipes: {total - 2 * differ} of {total} the same bytes (cpu and gpu against their rules and each other)",
         f"mxfp8, gpu against its rule: {wrong}",
         f"mxfp8, gpu against cpu: {wrong}",
     ]
     assert f"mxfp8, gpu against cpu: {wrong}" in console.render(two_devices, width=200)
+
+
+def test_scales_that_one_dump_alone_made_are_of_it_against_its_rules(two_devices, more):
+    alone = [replace(t, sides=t.sides[1:], pairs=()) for t in two_devices.tensors]
+    total = more[1] + 160
+    assert scale_lines(alone) == [f"scale factors of 2 recipes: {total} of {total} the same bytes (cpu against its rules)"]
 
 
 def test_workbook_and_markdown_hold_the_table(two_devices, more, tmp_path):

@@ -93,6 +93,14 @@ def scale_lines(tensors: Iterable[TensorResult]) -> list[str]:
     if not rows:
         return []
     recipes, scales = len({r.recipe for r in rows}), sum(r.scales for r in rows)
-    agree = f"scale factors of {recipes} recipes: {scales - sum(r.differing for r in rows)} of {scales} the same bytes"
+    agree = f"scale factors of {recipes} recipes: {scales - sum(r.differing for r in rows)} of {scales} the same bytes ({_whose(rows)})"
     against = [(r, f"{r.actual} against {'its rule' if r.expected == REFERENCE else r.expected}") for r in off]
-    return [agree, *(visible(f"{r.recipe}, {who}: {r.differing} of {r.scales} differ; {r.sentence}") for r, who in against)]
+    return [visible(agree), *(visible(f"{r.recipe}, {who}: {r.differing} of {r.scales} differ; {r.sentence}") for r, who in against)]
+
+
+def _whose(rows: Sequence[ScaleAgreement]) -> str:
+    """Whose scales were held against what: "h200 against its rules", "cpu and h200 against their rules and each other"."""
+    makers = list(dict.fromkeys(name for r in rows for name in (r.actual, r.expected) if name != REFERENCE))
+    rules = f"{'its' if len(makers) == 1 else 'their'} rules" if any(r.expected == REFERENCE for r in rows) else ""
+    each_other = "each other" if any(r.expected != REFERENCE for r in rows) else ""
+    return f"{' and '.join(makers)} against {' and '.join(filter(None, (rules, each_other)))}"
