@@ -25,7 +25,7 @@ One class per remedy. A message says what happened, where, what was found, what 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 
@@ -108,11 +108,16 @@ class VerdictError(AccuracyEvalError):
 _OF_A_GPU = ("CUDA error: ", "HIP error: ")  # how messages of the runtimes begin; paragraphs of advice on debugging follow
 
 
-def described(error: BaseException) -> str:
-    """What an exception says: a message of ours stands alone, any other comes after the name of its class."""
+def described(error: BaseException, files: Collection[str] = ()) -> str:
+    """What an exception says: a message of ours stands alone, any other comes after the name of its class.
+
+    files   names of a user's files: the innermost line of one of them that the exception passed is said after it, `(kernels.py:12)`
+    """
     if isinstance(error, AccuracyEvalError):
         return str(error)
-    return f"{type(error).__name__}: {first_sentence(error) if str(error).startswith(_OF_A_GPU) else error}"
+    said = f"{type(error).__name__}: {first_sentence(error) if str(error).startswith(_OF_A_GPU) else error}"
+    inside = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name in files]
+    return f"{said} ({Path(inside[-1].filename).name}:{inside[-1].lineno})" if inside else said
 
 
 def first_sentence(error: BaseException) -> str:

@@ -288,7 +288,32 @@ def test_what_a_candidate_raises_is_recorded_and_a_message_of_ours_needs_no_clas
 
     dumped(tmp_path / "a.h5", suite(lane=["exact"]))
     reasons = {r.candidate: r.reason for r in Dump.open(tmp_path / "a.h5").records if r.status == "error"}
-    assert reasons == {"ours": "a must be contiguous; copy it first", "theirs": "RuntimeError: illegal memory access"}
+    line = raising.__code__.co_firstlineno + 2  # of the raise: the decorator is the first
+    place = f"({Path(__file__).name}:{line})"
+    assert reasons == {"ours": "a must be contiguous; copy it first", "theirs": f"RuntimeError: illegal memory access {place}"}
+
+
+def test_an_error_inside_a_library_is_placed_at_the_line_of_the_plugin_that_called_it(tmp_path, capsys):
+    candidates._USER.clear()
+    plugin = tmp_path / "my_kernels.py"
+    lines = [
+        "import torch",
+        "import accuracy_eval as ae",
+        "def product(a, b):",
+        "    return torch.stack([a, b]).fill_diagonal_(",
+        "        0.0)",
+        "@ae.candidate('gemm', name='mine', supports=lambda case, platform: case.options.get('bias') if case.layout == 'nn' else None)",
+        "def mine(case, tensors):",
+        "    return product(tensors['a'], tensors['b'])",
+    ]
+    plugin.write_text("\n".join(lines))
+    grid = ["--op", "gemm", "--shape", "8x6x32", "--format", "float32", "--layout", "nt", "--layout", "nn", "--lane", "random"]
+    assert run(["dump", *grid, "--device", "cpu", "--plugin", str(plugin), "-o", str(tmp_path / "a.h5")]) == 1
+    nn, nt = (r.reason for r in Dump.open(tmp_path / "a.h5").records if r.candidate == "mine")
+    assert nn == "AttributeError: 'tuple' object has no attribute 'get' (my_kernels.py:6)"
+    assert nt.startswith("RuntimeError: stack expects each tensor to be equal size")
+    assert nt.endswith("(my_kernels.py:4)")
+    assert nt in capsys.readouterr().out
 
 
 def test_an_unknown_contract_is_refused_where_a_candidate_is_registered():

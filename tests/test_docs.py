@@ -2,8 +2,11 @@
 
 import contextlib
 import inspect
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -13,6 +16,7 @@ import accuracy_eval as ae
 from accuracy_eval.cli import cli, run
 from accuracy_eval.fixtures import OPERATIONS, QUANTISATIONS
 from accuracy_eval.ops.registry import OPS
+from accuracy_eval.store import Dump
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -83,6 +87,22 @@ def test_the_commands_of_a_walk_through_work_one_after_the_other(page, tmp_path,
     for program, *arguments in commands:
         assert program == "accuracy-eval"
         assert run(arguments) == 0, (arguments, capsys.readouterr())
+
+
+def test_the_kernel_of_the_page_on_candidates_runs_as_the_page_says(tmp_path):
+    page = (ROOT / "docs" / "candidates.md").read_text()
+    code, commands = re.search(r"```python\n(# my_kernels\.py\n.*?)```\n\n```\n(.*?)```", page, re.DOTALL).groups()
+    (tmp_path / "my_kernels.py").write_text(code)
+    dumped, judged = ([sys.executable, "-m", "accuracy_eval", *shlex.split(c, comments=True)[1:]] for c in commands.splitlines())
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    made = subprocess.run([*dumped, "--device", "cpu"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert ", 0 errors on " in made.stdout
+    mine = [r for r in Dump.open(tmp_path / "mine.h5").records if r.candidate == "mine"]
+    assert {r.case.format for r in mine if r.status == "done"} == {"float64", "float32", "float16", "bfloat16"}
+    assert any(r.case.option("bias", False) for r in mine if r.status == "done")
+    verdict = subprocess.run(judged, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert verdict.returncode == 0, verdict.stdout
 
 
 def test_the_python_page_names_every_public_object():

@@ -265,7 +265,7 @@ class _Written:
         if self.candidate.sources:
             notes["sources"] = dict(self.candidate.sources)
         status = "done" if self.outcome else ("unsupported" if isinstance(self.failure, UnsupportedCase) else "error")
-        reason = "" if self.failure is None else described(self.failure)
+        reason = "" if self.failure is None else described(self.failure, self.candidate.sources)
         return CaseRecord(
             case_id(self.case), self.case, self.candidate.name, status, reason, tensors,
             self.candidate.contract or get_op(self.case.op).contract(self.case), self.outcome.repeats if self.outcome else 0,
