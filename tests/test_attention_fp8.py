@@ -149,6 +149,24 @@ def test_broken_kernels_fail(options):
     assert "gain" in codes_of(k.judged("out", healthy * 2))
 
 
+@every("input_class", ["normal", "outlier"])
+@every("scales", ["tensor", "head"])
+def test_the_scale_of_another_operand_or_head_fails(scales, input_class):
+    k = known(input_class=input_class, scales=scales)
+    q, key, v = operands(k.inputs)
+    own = {n: decode(k.inputs[f"{n}_scale"].codes, "float32").reshape(1, -1, 1, 1) for n in "qkv"}
+
+    def out(**used):
+        moved = {n: x * (used.get(n, own[n]) / own[n]) for n, x in zip("qkv", (q, key, v), strict=True)}
+        return k.judged("out", kernel(k.case, moved["q"], moved["k"], moved["v"], block=64)[0]).verdict
+
+    assert out() is Verdict.PASS
+    faults = {"q for v": {"v": own["q"][:, : own["v"].shape[1]]}, "k for v": {"v": own["k"]}, "v for k": {"k": own["v"]}}
+    if scales == "head":
+        faults |= {f"{n} of another head": {n: own[n][:, ::-1]} for n in "qkv"}
+    assert {n for n, used in faults.items() if out(**used) is not Verdict.FAIL} == set()
+
+
 def test_the_limit_of_lines_is_twice_the_error_of_an_emulation():
     k = known((1, 2, 2, 256, 256, 64))
     q, key, v = operands(k.inputs)

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accuracy_eval.contracts import RZ32, parse_contract
 from accuracy_eval.cpu_ref.attention import Attention, Narrow, forward
-from accuracy_eval.formats import Values, decode, get_format
+from accuracy_eval.formats import Values, decode, encode, get_format
 from accuracy_eval.ops import attention
 from accuracy_eval.ops.attention import LAYOUTS, axes, option, order, references, scale_of, tensor, unorder, visible
+from accuracy_eval.ops.operands import random_codes
 from accuracy_eval.ops.spec import Encoding, Inputs, Operand, OpSpec, Option, Output, Reference, output_format
 from accuracy_eval.quantize import quantize
 from accuracy_eval.quantize.quantiser import SOURCES
@@ -30,6 +32,8 @@ OPTIONS = {n: o for n, o in attention.OPTIONS.items() if n != "sink"} | {
     "p_scale": Option(1.0, f"factor of the weights before they are rounded; up to {LARGEST:g}"),
     "source": Option("bfloat16", "format of the operands before they are quantised", SOURCES),
 }
+BINADES = {"q": (0, 1), "k": (0, -1), "v": (3, 4)}  # by which operands' even and odd heads are larger than their class
+WHOLE_RANGE = ("codes", "wide", "huge", "heavy-tailed")  # input classes that may reach the largest numbers of their format
 HEADS = {"q": ("h", "s"), "k": ("g", "t"), "v": ("g", "t")}  # letters of each operand's heads and length
 
 
@@ -39,6 +43,18 @@ def _option(case: Case, name: str) -> Any:
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
     return tuple(Operand(n, tensor(case, *of), _option(case, "source"), axes(case, *of)) for n, of in HEADS.items())
+
+
+def _own_codes(case: Case, encoding: Encoding) -> dict[str, NDArray[Any]]:
+    """Operands of the class, in magnitudes that differ by operand and head: no scale passes for that of another."""
+    if case.input_class in WHOLE_RANGE:
+        return {}
+    found = {}
+    for operand in _operands(case, encoding):
+        letter = HEADS[operand.name][0]
+        factor = np.exp2(np.resize(BINADES[operand.name], case.dims[letter])).reshape([-1 if x == letter else 1 for x in operand.axes])
+        found[operand.name] = encode(decode(random_codes(case, operand, compiled=False), operand.format) * factor, operand.format)
+    return found
 
 
 def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
@@ -137,5 +153,6 @@ ATTENTION_FP8 = OpSpec(
     recipes=tuple(BY_ROW),
     options=OPTIONS,
     received=_received,
+    own_codes=_own_codes,
     refuse=_refuse,
 )

@@ -188,7 +188,7 @@ class OpSpec:
     formats     families its operands may have; out_formats: families its output may have besides the operands' own
     options     by name; a case states only what differs from the defaults
     operands    (case, encoding) -> operands in order
-    own_codes   (case, encoding) -> codes of the operands that no input class generates, by name; None: there are none
+    own_codes   (case, encoding) -> codes of the operands that no input class generates as they are, by name; None: there are none
     outputs     (case, encoding) -> outputs in order
     torch       (torch, case, tensors by operand name, out by output name) -> tensors by output name; `out` holds poisoned tensors
                 the expression writes to where torch offers `out=`, and is ignored where it does not
