@@ -325,6 +325,28 @@ def test_an_unknown_contract_is_refused_where_a_candidate_is_registered():
     assert [c.contract for c in registered("gemm") if c.name == "mine"] == ["partials(bfloat16)"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["import accuracy_eval as ae", "def mine(case, tensors:"], ":2: SyntaxError: '(' was never closed"),
+        (["import accuracy_eval as ae", "", "import no_such"], ":3: ModuleNotFoundError: No module named 'no_such'"),
+        (["def fails():", "    return 1 // 0", "fails()"], ":2: ZeroDivisionError: integer division or modulo by zero"),
+        (
+            ["import accuracy_eval as ae", "ae.candidate('gemm', name='first')(print)", "ae.candidate('gemmm', name='second')"],
+            ":3: unknown op 'gemmm' (did you mean gemm",
+        ),
+    ],
+)  # fmt: skip
+def test_a_plugin_that_cannot_be_loaded_is_one_line_with_its_place(tmp_path, capsys, lines, said):
+    before = dict(candidates._USER)
+    plugin = tmp_path / "broken.py"
+    plugin.write_text("\n".join(lines))
+    assert run(["list", "candidates", "--plugin", str(plugin)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"accuracy-eval: plugin {plugin}{said}")
+    assert candidates._USER == before
+
+
 def test_compare_takes_candidates_as_dump_does(tmp_path, capsys):
     dumped(tmp_path / "a.h5", suite(seed=[0, 1]), candidates=["default", "fills-out", "skips-a-row"], states=["misaligned"])
 

@@ -15,6 +15,7 @@ import inspect
 import os
 import shutil
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 from accuracy_eval.backends import attentions, quantisers
 from accuracy_eval.backends.gemms import GEMMS
 from accuracy_eval.contracts import parse_contract
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import UsageError, described
 from accuracy_eval.ops import grouped, quantised
 from accuracy_eval.ops.collectives import COLLECTIVE_OPS
 from accuracy_eval.ops.registry import get_op
@@ -194,8 +195,16 @@ def _sources(file: Path | None) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes(), usedforsecurity=False).hexdigest()}
 
 
+def _raised_in(file: Path, error: Exception) -> str:
+    """`FILE:LINE: what`: of a mistake of syntax where that is, of any other the innermost line of the file."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+    return f"{file}:{lines[-1]}: {described(error)}" if lines else f"{file}: {described(error)}"
+
+
 def load_plugin(path: str) -> None:
-    """Run a Python file that registers candidates. UsageError when it cannot be read; its own exceptions pass through."""
+    """Run a Python file that registers candidates. UsageError when it cannot be read, or where it raises: then it registers nothing."""
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"plugin {path}: no such file")
@@ -206,7 +215,13 @@ def load_plugin(path: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     before = set(_USER)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        for key in _USER.keys() - before:
+            del _USER[key]
+        raise UsageError(f"plugin {_raised_in(file, error)}; nothing was run") from error
     for key in _USER.keys() - before:
         _USER[key] = replace(_USER[key], sources={**_USER[key].sources, **_sources(file)})
     _PLUGINS.append(str(file.absolute()))
