@@ -143,6 +143,16 @@ def test_small_faults_of_attention_fail(fmt, input_class):
         assert judged(case, "out", encode(value.numpy(), fmt), references).verdict is Verdict.FAIL, name
 
 
+def test_a_tail_of_zeros_is_named_from_its_first_element_on():
+    case = make_case("attention", tuple(zip("bhgstd", (1, 1, 1, 80, 80, 64), strict=True)), format="bfloat16", layout="bhsd")
+    inputs, references = known(case)
+    value = naive(case, [torch.from_numpy(decode(inputs[n].codes, "bfloat16")) for n in "qkv"])[0]
+    value[:, :, 64:] = 0
+    (side,) = judged(case, "out", encode(value.numpy(), "bfloat16"), references).sides
+    said = [d.sentence for d in side.diagnoses if d.code == "zero-tail"]
+    assert said == ["the last 1024 of 5120 elements are zero, from element 4096 on"]
+
+
 @pytest.mark.parametrize(
     ("sizes", "options", "message"),
     [

@@ -275,12 +275,9 @@ def _places(look: Look) -> Places:
 
 def zero_tail(look: Look) -> Finding | None:
     """From some element on the output is zero although numbers are expected there."""
-    noise = look.m.rows
-    if look.quiet or noise is None or not look.open or not look.height or look.count < 16:
+    if look.quiet or look.m.rows is None or not look.open or not look.height or look.count < 16:
         return None
-    gone = (noise.error == noise.reference) & (noise.mismatches >= (noise.reference > 0))
-    last_kept = np.flatnonzero(~gone)
-    row = int(last_kept[-1]) if last_kept.size else 0
+    row = _last_kept(look)
     # the boundary lies in the last row that is not all zero
     kept = np.flatnonzero(look.actual(row, row + 1)[0] != 0)
     start = row * look.cols + (int(kept[-1]) + 1 if kept.size else 0)
@@ -304,6 +301,17 @@ def zero_tail(look: Look) -> Finding | None:
         if lost >= max(8, checked // 2)
         else None
     )
+
+
+def _last_kept(look: Look) -> int:
+    """The last row that is not all zero; 0 where there is none."""
+    step = max(1, min(PANEL, look.height))
+    for end in range(look.rows, 0, -step):
+        begin = max(0, end - step)
+        kept = np.flatnonzero((look.actual(begin, end) != 0).any(axis=1))
+        if kept.size:
+            return begin + int(kept[-1])
+    return 0
 
 
 def transposed(look: Look) -> Finding | None:
