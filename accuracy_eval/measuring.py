@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accuracy_eval.claims import Claims
 from accuracy_eval.diagnose import rows_of
 from accuracy_eval.formats import encode
 from accuracy_eval.gates import Gate
-from accuracy_eval.metrics.aggregates import GATED
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import Meter
 from accuracy_eval.metrics.total import TotalMeter
 from accuracy_eval.ops.spec import Panel, Reference, row_blocks, rows_and_columns
 from accuracy_eval.records import Coded
-from accuracy_eval.resolution import ResolutionMeter
 
 Codes = NDArray[Any]
 Tolerances = tuple[tuple[float, float], ...]  # rtol and atol of each
@@ -64,7 +63,7 @@ class Found:
     total       total error per variant: metrics.total; empty where nothing was quantised
     expected    expected rows, codes if `coded`, else float64 values; budget: what each element may be off by. None where there were too
                 many to keep
-    resolution  what the reference could have shown
+    resolution  what the gates would have failed: claims.Claims
     exempt      how many elements differ from the truth and are right all the same, and why
     unbounded   elements without any bound; trivial: elements that are 0 without a step that could miss it
     problem     the GEMM behind the reference; None for other ops
@@ -112,7 +111,7 @@ def measure_sides(
     by_side = {k: _SideMeters(s, reference, gates, tolerances) for k, s in distinct.items()} if reference else {}
     unequal = [(a.label, b.label) for a, b in itertools.combinations(sides, 2) if keys[a.label] != keys[b.label]]
     by_pair = {pair: _between_codes(shape, fmt, tolerances) for pair in unequal}
-    seen = _Seen(reference, shape, fmt, frozenset(g.metric for g in gates) & frozenset(GATED)) if reference else None
+    seen = _Seen(reference, shape, fmt, gates) if reference else None
     rounding = any(m.rounded for m in by_side.values())
     unquantised = reference.unquantised() if reference and reference.unquantised else None
     for panel in reference.panels() if reference else _panels(shape):
@@ -135,29 +134,26 @@ def _between_codes(shape: tuple[int, ...], fmt: str, tolerances: Tolerances) -> 
 
 
 class _Seen:
-    """What is kept of a reference as its panels pass by; `lines` as in ResolutionMeter."""
+    """What is kept of a reference as its panels pass by."""
 
-    def __init__(self, reference: Reference, shape: tuple[int, ...], fmt: str, lines: frozenset[str]) -> None:
+    def __init__(self, reference: Reference, shape: tuple[int, ...], fmt: str, gates: Sequence[Gate]) -> None:
         self.reference = reference
         self.unbounded = self.trivial = 0
         self._kept: list[Panel] | None = [] if math.prod(shape) <= KEPT_ELEMENTS else None
-        coded = reference.kind == "codes"
-        self._resolution = None if coded else ResolutionMeter(rows_and_columns(shape)[1], fmt, reference.problem, lines)
+        self._claims = Claims(shape, fmt, reference, gates)
 
     def update(self, panel: Panel) -> None:
         if self._kept is not None:
             self._kept.append(panel)
+        self._claims.update(panel)
         if panel.budget is None:
-            self._resolution = None
             return
         self.unbounded += int(np.isinf(panel.budget).sum())
         self.trivial += int(((panel.budget == 0) & (panel.values == 0)).sum())
-        if self._resolution is not None:
-            self._resolution.update(panel.first_row, panel.values, panel.budget, panel.typical)
 
     @cached_property
     def resolution(self) -> Mapping[str, Any]:
-        return self.reference.resolution if self._resolution is None else self._resolution.result().as_dict()
+        return self._claims.result()
 
     @cached_property
     def expected(self) -> Rows | None:

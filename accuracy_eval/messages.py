@@ -316,6 +316,14 @@ def resolution_text(resolution: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def side_resolution(side: Side) -> str:
+    """What would have failed the side; where its gates let nothing be stated, that, with their limits."""
+    if side.resolution:
+        return resolution_text(side.resolution)
+    limits = dict.fromkeys(f"{g.metric} {g.comparison} {number(g.limit)}" for g in side.gates if g.passed)
+    return f"not stated: the limits that judged ({', '.join(limits)}) gave no size of a fault" if limits else ""
+
+
 def _short(value: Any) -> str:
     if value is None:
         return "none"
@@ -347,8 +355,8 @@ def side_message(result: TensorResult, side: Side) -> str:
         lines.append(f"  off contract: breaks {visible(side.contract)}, keeps {visible(side.off_contract)}")
     if side.note and visible(side.note) not in head:
         lines.append(f"  note: {visible(side.note)}")
-    if side.resolution and side.verdict in (Verdict.PASS, Verdict.WARN):
-        lines.append(f"  would have failed: {resolution_text(side.resolution)}")
+    if side.verdict in (Verdict.PASS, Verdict.WARN) and (seen := side_resolution(side)):
+        lines.append(f"  would have failed: {seen}")
     if side.expectation:
         lines.append(f"  expected: {expectation_text(side.expectation)}")
     return "\n".join(lines)

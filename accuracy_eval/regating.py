@@ -109,7 +109,9 @@ def _side(t: TensorResult, side: Side, gates: tuple[Gate, ...], profile: Profile
         _check_measured(t, side, gate, profile)
     several = any(d.code == "nondeterministic" for d in side.diagnoses)
     fatal = fails(side.diagnoses) or any(d.code == "never-written" for d in side.diagnoses)
-    again = decided(replace(side, gates=tuple(g.judge(side.metrics) for g in wanted), note=""), fatal=fatal)
+    judged = tuple(g.judge(side.metrics) for g in wanted)
+    seen = side.resolution if judged == side.gates else {}  # what other limits fail only the dumps tell
+    again = decided(replace(side, gates=judged, resolution=seen, note=""), fatal=fatal)
     if several and again.verdict is not Verdict.FAIL:
         again = replace(
             again, verdict=Verdict.INCONCLUSIVE, note=f"repeats differ, and results hold the metrics of one; {_remedy(profile)}"

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.attribution import attribute
+from accuracy_eval.claims import hold_budgets
 from accuracy_eval.cpu_ref.gemm import Panel
 from accuracy_eval.cpu_ref.operands import Gemm, Operand
 from accuracy_eval.cpu_ref.sampling import LINES, Limits, Sample, chance_limit, full_reference, limits, sampled_reference, whole
@@ -229,7 +230,7 @@ class _View:
         excess = (screen.rows, screen.columns)
         left = [np.delete(x, p.at) for x, (p, _) in zip(excess, found, strict=True)]  # lines that no exact part holds
         open_lines = sum(int((x > 1).sum()) for x in left)
-        side = replace(part.moved(worse), scope="sampled", resolution=self._resolution(found[0][1].resolution))
+        side = replace(part.moved(worse), scope="sampled", resolution=self._resolution(found[0][1]))
         side = replace(side, gates=_stricter(found[0][1].gates, found[1][1].gates))
         unknown = {k: v for k, v in found[0][1].metrics.items() if side.metrics.get(k) is None and not k.endswith("_index")}
         side = replace(side, metrics={**side.metrics, **unknown})
@@ -276,12 +277,16 @@ class _View:
         line, first, last = ("row", "column")[larger], int(lines[0]), int(lines[-1])
         return [named(f"{line}s", {"first": first, "last": last}, **whole_words(line, first, last, count))]
 
-    def _resolution(self, of_rows: Mapping[str, Any]) -> dict[str, Any]:
+    def _resolution(self, of_rows: Side) -> dict[str, Any]:
         """What would have failed: gains and lost products by the exact rows, elements and lines by the projections.
 
         A fault beside an error within the budget shows at least its own size less the limit; of a spread one, 19 in 20 show more than
-        the 5 % quantile of χ² over the probes (Wilson and Hilferty 1931).
+        the 5 % quantile of χ² over the probes (Wilson and Hilferty 1931). Suspects are judged exactly, so that gates which do not hold
+        them to their budgets leave nothing to say of elements and lines.
         """
+        kept = {k: v for k, v in of_rows.resolution.items() if k in ("gain", "k_seen", "k_total", "k_unseen", "gain_95")}
+        if not hold_budgets(of_rows.gates):
+            return kept
         p = self.sample.projections
         probes = p.across.shape[1]
         spread = 2.0 / (9.0 * probes)
@@ -291,11 +296,10 @@ class _View:
             float(np.max(np.where(size > 0, shown * limit / np.where(size > 0, size, 1.0), 0.0), initial=0.0))
             for limit, size in ((self.limits.rows, self.limits.row_norms), (self.limits.columns, self.limits.column_norms))
         ]
-        kept = ("gain", "k_seen", "k_total", "k_unseen", "gain_95")
         return {
             "element": 2.0 * min(float(x.max(initial=0.0)) for x in (self.limits.rows, self.limits.columns)),
             "element_median": 2.0 * min(float(np.median(x)) for x in (self.limits.rows, self.limits.columns)),
-            **{k: of_rows[k] for k in kept if k in of_rows},
+            **kept,
             "row_95": by_line[0], "column_95": by_line[1],
             "exact_rows": len(self.sample.rows), "exact_columns": len(self.sample.columns),
             "probes": probes, "standard_error": p.standard_error,

@@ -132,6 +132,14 @@ def test_sampled_results_are_refused(dumps):
         regated(edited(compare_dumps(dumps / "good.h5"), scope="sampled"), "exact")
 
 
+def test_what_would_have_failed_is_kept_only_under_the_same_limits(dumps):
+    results = compare_dumps(dumps / "good.h5")
+    sides = [s for t in results.tensors for s in t.sides]
+    assert all(s.resolution["gain"] for s in sides)
+    assert [s.resolution for t in regated(results, "default").tensors for s in t.sides] == [s.resolution for s in sides]
+    assert not any(s.resolution for t in regated(results, "exact").tensors for s in t.sides)
+
+
 def test_the_command_judges_again_and_returns_the_new_exit_code(dumps, tmp_path, capsys):
     arguments = ["compare", str(dumps / "good.h5"), str(dumps / "bad.h5"), "--to", "json", "-q", "-o", str(tmp_path)]
     assert run(arguments) == 1

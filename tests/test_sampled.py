@@ -147,6 +147,18 @@ def test_what_one_side_shows_does_not_depend_on_the_other(tmp_path):
     assert together.sides[1] == alone.sides[0]
 
 
+@pytest.mark.parametrize(("gates", "stated"), [("l3", False), ("exact", True)])
+def test_elements_are_stated_where_a_gate_holds_them_to_their_budget_or_code(tmp_path, gates, stated):
+    size = judged(tmp_path / "healthy", right, "float32")[0].resolution["element"]
+    rounded = dump_with(tmp_path, "rounded", case("float32"), right)
+    side = compare_dumps(rounded, reference="sampled", gates=gates).tensors[0].sides[0]
+    assert ("element" in side.resolution, "probes" in side.resolution) == (stated, stated)
+    assert side.resolution["gain"] > 0
+    off = dump_with(tmp_path, "off", case("float32"), element(1.01 * size))
+    found = compare_dumps(off, reference="sampled", gates=gates).tensors[0].sides[0]
+    assert (found.verdict is Verdict.FAIL) == stated
+
+
 def test_never_written_elements_fail(tmp_path):
     side, _ = judged(tmp_path, right, notes={"never_written": {"d": 128}})
     assert (side.verdict, side.diagnoses[0].code, side.diagnoses[0].evidence) == (Verdict.FAIL, "never-written", {"count": 128})

@@ -97,12 +97,12 @@ def _heads(page: Page, *titles: str) -> None:
 
 def _resolution(part: Volume) -> str:
     """What a PASS would have noticed, for a workbook without findings."""
-    sides = [s for t in part.tensors for s in t.sides if s.resolution]
+    sides = [s for t in part.tensors for s in t.sides if messages.side_resolution(s)]
     if not sides:
         return "no resolution was recorded"
-    side = sides[0]
+    side = next((s for s in sides if s.resolution), sides[0])
     whose = f"{messages.visible(side.label)} {messages.visible(side.format)}"
-    return f"smallest faults that would have failed, for {whose}: {messages.resolution_text(side.resolution)}"
+    return f"smallest faults that would have failed, for {whose}: {messages.side_resolution(side)}"
 
 
 def _findings(page: Page, found: Sequence[Finding], *, short: bool) -> None:

@@ -206,7 +206,7 @@ def _of_side(name: str) -> Callable[[Row], Value]:
 
 
 def _resolution(row: Row) -> Value:
-    return messages.resolution_text(row.subject.resolution) if isinstance(row.subject, Side) else None
+    return messages.side_resolution(row.subject) or None if isinstance(row.subject, Side) else None
 
 
 def _errors(row: Row) -> Value:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.formats import Values
-from accuracy_eval.metrics.aggregates import FEWEST, LIMIT, TILE
+from accuracy_eval.metrics.aggregates import FEWEST, TILE
 
 # of a line: Σ half ulp², Σ value², Σ typical⁴, Σ 1/typical², elements, largest (budget/typical)²; Σ of (value/typical)²,
 # value·half/typical², (half/typical)²
@@ -42,25 +42,25 @@ def _judged(lines: NDArray[np.float64]) -> NDArray[np.float64]:
     return lines[good & np.isfinite(lines).all(axis=1)]
 
 
-def certain(lines: NDArray[np.float64]) -> float:
+def certain(lines: NDArray[np.float64], limit: float) -> float:
     """Relative norm of an error that fails a gate in whichever of the lines it is and however it is spread; Inf where it cannot be told.
 
-    An error of uses q passes if every q² ≤ R = (budget/typical)² and Σq² ≤ 0.49·n; then Σ(q·typical)² ≤ sqrt(Σtypical⁴·R·0.49·n).
+    An error of uses q passes if every q² ≤ R = (budget/typical)² and Σq² ≤ limit²·n; then Σ(q·typical)² ≤ sqrt(Σtypical⁴·R·limit²·n).
     """
     x = _judged(lines)
-    passing = np.sqrt(np.sqrt(x[:, FOURTH] * x[:, RATIO] * x[:, COUNT]) * LIMIT)
+    passing = np.sqrt(np.sqrt(x[:, FOURTH] * x[:, RATIO] * x[:, COUNT]) * limit)
     sizes = (np.sqrt(x[:, HALF]) + passing) / np.sqrt(x[:, VALUE])
     return float(sizes.max()) if len(sizes) == len(lines) > 0 else math.inf
 
 
-def likely(lines: NDArray[np.float64]) -> float:
+def likely(lines: NDArray[np.float64], limit: float) -> float:
     """Relative norm of independent normal errors that fail it in nineteen of twenty lines; Inf where it cannot be told."""
     x = _judged(lines)
-    sizes = np.sqrt(x[:, COUNT] * (LIMIT**2 * x[:, COUNT] / x[:, INVERSE] + x[:, HALF] / x[:, COUNT]) / x[:, VALUE])
+    sizes = np.sqrt(x[:, COUNT] * (limit**2 * x[:, COUNT] / x[:, INVERSE] + x[:, HALF] / x[:, COUNT]) / x[:, VALUE])
     return float(np.quantile(sizes, 0.95, method="higher")) if len(sizes) == len(lines) > 0 else math.inf
 
 
-def likely_gain(lines: NDArray[np.float64]) -> float:
+def likely_gain(lines: NDArray[np.float64], limit: float) -> float:
     """The gain whose errors fail the gate in one of the lines; Inf where rounding hides it.
 
     An element's error is its share g·value, two roundings of up to half an ulp, less the half ulp that its code stands for: the square of
@@ -68,6 +68,6 @@ def likely_gain(lines: NDArray[np.float64]) -> float:
     """
     x = lines[(lines[:, COUNT] >= FEWEST) & (lines[:, SHARE] > 0) & np.isfinite(lines).all(axis=1)]
     with np.errstate(invalid="ignore"):
-        root = np.sqrt(np.square(x[:, CROSS]) - x[:, SHARE] * (5 / 3 * x[:, ROUNDED] - LIMIT**2 * x[:, COUNT]))
+        root = np.sqrt(np.square(x[:, CROSS]) - x[:, SHARE] * (5 / 3 * x[:, ROUNDED] - limit**2 * x[:, COUNT]))
         gains = (x[:, CROSS] + root) / x[:, SHARE]
     return float(np.nanmin(gains)) if np.isfinite(gains).any() else math.inf

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,9 @@ from accuracy_eval.metrics.aggregates import FEWEST, GATED, LIMIT, TILE
 from accuracy_eval.resolution.lines import LINE_SUMS, RATIO, by_tiles, certain, likely, likely_gain, line_sums
 from accuracy_eval.resolution.products import STRIP_ELEMENTS, largest_products
 from accuracy_eval.resolution.shares import line_counts, line_size
-from accuracy_eval.resolution.thresholds import least_changes, thresholds
+from accuracy_eval.resolution.thresholds import least_changes, thresholds, ulps
 
+WHOLE_LINES = MappingProxyType(dict.fromkeys(GATED, LIMIT))
 MEDIAN_SAMPLES = 1 << 16
 SAMPLED_LINES = 32  # columns, and rows of the first panel, looked at for what nineteen of twenty would show; 4 rows of later panels
 SAMPLED_ALONG = 8192  # elements of each row, and of each column in the first panel, that stand for all: small thresholds are rare
@@ -26,7 +29,7 @@ MOST_UNSEEN = 1024  # values of k whose loss no single element shows that whole 
 
 @dataclass(frozen=True)
 class Resolution:
-    """Smallest errors of the output that fail the budget gate: certainly (whatever is hit), and 19 times in 20.
+    """Smallest errors of the output that fail the limits: certainly (whatever is hit), and 19 times in 20.
 
     Certain, for the error that is left after rounding, against the reference:
     element         any single element off by more fails, absolute; Inf where an element may overflow within its budget
@@ -66,13 +69,13 @@ class ResolutionMeter:
 
     problem     the GEMM, for lost products; None leaves k_* at 0
     out_format  format of the output; columns: its width
-    lines       metrics of aggregates.GATED that gates limit: which of rows, columns and tiles they look at
+    lines       metrics of aggregates.GATED that gates limit, and their limits: which of rows, columns and tiles they look at
     """
 
     def __init__(
-        self, columns: int, out_format: str | Format, problem: Gemm | None = None, lines: frozenset[str] = frozenset(GATED)
+        self, columns: int, out_format: str | Format, problem: Gemm | None = None, lines: Mapping[str, float] = WHOLE_LINES
     ) -> None:
-        self._gated = lines
+        self._limits = lines
         self._format = get_format(out_format)
         self._columns = np.zeros((columns, 2))
         self._rows: list[NDArray[np.float64]] = []
@@ -93,7 +96,7 @@ class ResolutionMeter:
             self._seen = np.zeros(problem.k, np.bool_)
 
     def update(self, first_row: int, values: Values, budget: Values, typical: Values | None = None) -> None:
-        """A panel: values and budget float64 [r, columns], rows from first_row on.
+        """A panel: values and budget, what each may be off by, float64 [r, columns], rows from first_row on.
 
         typical  budgets of many elements together
         """
@@ -126,16 +129,16 @@ class ResolutionMeter:
 
     def _lines(self, values: Values, half: Values, budget: Values, typical: Values) -> None:
         """Line sums of the rows, columns and tiles of a panel, where gates look at them."""
-        if "row_budget" in self._gated:
+        if "row_budget" in self._limits:
             self._row_lines.append(line_sums(half.T, values.T, budget.T, typical.T))
-        if self._gated.isdisjoint({"col_budget", "tile_budget"}):
+        if self._limits.keys().isdisjoint({"col_budget", "tile_budget"}):
             return
         for first in range(0, len(values), TILE):
             band = slice(first, first + TILE)
             sums = line_sums(half[band], values[band], budget[band], typical[band])
-            if "tile_budget" in self._gated:
+            if "tile_budget" in self._limits:
                 self._tile_lines.append(by_tiles(sums))
-            if "col_budget" in self._gated:
+            if "col_budget" in self._limits:
                 largest = np.maximum(self._column_lines[:, RATIO], sums[:, RATIO])
                 self._column_lines += sums
                 self._column_lines[:, RATIO] = largest
@@ -181,9 +184,9 @@ class ResolutionMeter:
         here = np.nonzero((i >= first_row) & (i < first_row + values.shape[0]) & (size > 0))[0]
         at = (i[here] - first_row, j[here])
         with np.errstate(invalid="ignore"):
-            rounding = 0.5 * _ulps(np.abs(values[at]) + size[here], self._format)
+            rounding = 0.5 * ulps(np.abs(values[at]) + size[here], self._format)
             self._seen[here] = np.isfinite(values[at]) & (size[here] * (1 - 1e-12) - rounding > allowed[at])
-        if typical is not None and "row_budget" in self._gated and values.shape[1] >= FEWEST:
+        if typical is not None and "row_budget" in self._limits and values.shape[1] >= FEWEST:
             for k in here[~self._seen[here]][:MOST_UNSEEN]:
                 row = i[k] - first_row
                 self._seen[k] = self._row_shows(int(k), int(i[k]), values[row], half[row], typical[row])
@@ -195,9 +198,9 @@ class ResolutionMeter:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             a, b = p.a_values(slice(i, i + 1), slice(k, k + 1))[0, 0], p.b_values(slice(k, k + 1), slice(0, p.n))[0]
             lost = np.abs(p.scalars[0] * a * b)
-            left = lost * (1 - 1e-12) - half - 0.5 * _ulps(np.abs(values) + lost, self._format)
+            left = lost * (1 - 1e-12) - half - 0.5 * ulps(np.abs(values) + lost, self._format)
             use = np.where(left > 0, left / typical, 0.0)
-            return bool(np.isfinite(values).all() and np.sqrt(np.mean(np.square(use))) > LIMIT)
+            return bool(np.isfinite(values).all() and np.sqrt(np.mean(np.square(use))) > self._limits["row_budget"])
 
     def result(self) -> Resolution:
         """What the panels so far can show."""
@@ -212,30 +215,23 @@ class ResolutionMeter:
             unseen = int(missing[0]) if missing.size else None
         by_row, by_tile = (np.concatenate(x) if x else np.zeros((0, LINE_SUMS)) for x in (self._row_lines, self._tile_lines))
         element_95, row_95, column_95, gain_95 = self._probable()
-        tile = certain(by_tile)
+        of_row, of_column, of_tile = (self._limits.get(metric, math.inf) for metric in GATED)
+        tile = certain(by_tile, of_tile)
         return Resolution(
             self._element,
             float(np.median(sample)) if sample.size else math.nan,
-            row=min(_relative(rows), certain(by_row)),
-            column=min(_relative(self._columns), certain(self._column_lines)),
+            row=min(_relative(rows), certain(by_row, of_row)),
+            column=min(_relative(self._columns), certain(self._column_lines, of_column)),
             gain=self._gain,
             tile=tile if tile < math.inf else math.nan,
             k_seen=seen,
             k_total=total,
             k_unseen=unseen,
             element_95=element_95,
-            row_95=min(row_95, likely(by_row)),
-            column_95=min(column_95, likely(self._column_lines)),
-            gain_95=min(gain_95, *map(likely_gain, (by_row, self._column_lines, by_tile))),
+            row_95=min(row_95, likely(by_row, of_row)),
+            column_95=min(column_95, likely(self._column_lines, of_column)),
+            gain_95=min(gain_95, *map(likely_gain, (by_row, self._column_lines, by_tile), (of_row, of_column, of_tile))),
         )
-
-
-def _ulps(x: Values, f: Format) -> Values:
-    if f.kind == "int":
-        return np.ones_like(x)
-    safe = np.where(np.isfinite(x), x, f.max)
-    e = np.where(safe == 0, f.emin, np.maximum(np.frexp(safe)[1] - 1, f.emin))
-    return np.asarray(np.ldexp(1.0, e - f.fraction_bits))
 
 
 def _relative(sums: NDArray[np.float64]) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from accuracy_eval.formats import Format, Values
 from accuracy_eval.jit import kernel
 
 
@@ -83,3 +84,12 @@ def least_changes(values: Any, budget: Any, bits: int, emin: int, top: float, aw
         r = _nearest(v, bits, emin)
         away[i] = _reach(v + budget[i], r, bits, emin, top)
         toward[i] = _reach_down(v - budget[i], r, bits, emin, top)
+
+
+def ulps(x: Values, f: Format) -> Values:
+    """Units in the last place of the format at x ≥ 0; of its largest number beyond that."""
+    if f.kind == "int":
+        return np.ones_like(x)
+    safe = np.where(np.isfinite(x), x, f.max)
+    e = np.where(safe == 0, f.emin, np.maximum(np.frexp(safe)[1] - 1, f.emin))
+    return np.asarray(np.ldexp(1.0, e - f.fraction_bits))
