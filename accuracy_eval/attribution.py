@@ -14,7 +14,7 @@ from typing import Any
 from accuracy_eval.apart import Distance
 from accuracy_eval.diagnose import Context, structural
 from accuracy_eval.formats import get_format
-from accuracy_eval.messages import LINES, deciding_gate, index_of, index_text, kept_contract, number
+from accuracy_eval.messages import LINES, MISMATCHES, deciding_gate, index_of, index_text, kept_contract, number
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.ops.spec import Output
 from accuracy_eval.records import Attribution, Diagnosis, GateResult, Pair, Side, Sketch, Verdict, WorstElement
@@ -32,7 +32,11 @@ def reported(m: Measured) -> dict[str, Any]:
 def worst_elements(m: Measured, gates: Sequence[GateResult]) -> tuple[WorstElement, ...]:
     """The elements of largest error, before them the one at which the deciding gate was broken."""
     gate = deciding_gate(gates)
-    index = index_of(gate.metric, m.metrics) if gate is not None and gate.passed is False and gate.metric not in LINES else None
+    if gate is None or gate.passed is not False or gate.metric in LINES:
+        return m.worst
+    index = index_of(gate.metric, m.metrics)
+    if gate.metric in MISMATCHES:  # a code that is right is within half a unit of the last place, so those that are not lead by ulp
+        index = next((e.index for e in m.worst_ulp if e.actual_code != e.expected_code), None)
     element = None if index is None else m.element(index)
     return m.worst if element is None else (element, *(w for w in m.worst if w.index != index))
 

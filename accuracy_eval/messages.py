@@ -20,7 +20,8 @@ USUAL_CANDIDATES = ("", "default")  # not named: the framework's own choice
 COMPARISON_WORDS = {"<=": "must be at most", "<": "must be under", ">=": "must be at least", ">": "must be over", "==": "must be"}
 LINES = {"row_budget": "row", "col_budget": "column", "tile_budget": "128×128 tile"}  # metrics of many elements
 # the worst element is an example of these
-LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max", "mismatch_count", "value_mismatch_count")
+LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max")
+MISMATCHES = ("mismatch_count", "value_mismatch_count")  # and the worst element with other codes of these
 ATTRIBUTION_WORDS = {
     Attribution.NOT_COMPARABLE: "not comparable",
     Attribution.IDENTICAL: "same bytes",
@@ -157,6 +158,8 @@ def place_of(gate: GateResult | None, metrics: Mapping[str, Any], worst: Sequenc
     if gate is None or gate.passed is not False:
         return None
     index = index_of(gate.metric, metrics)
+    if index is None and gate.metric in MISMATCHES:
+        return next((e for e in worst if e.expected_code != e.actual_code), None)
     if index is None:
         return worst[0] if worst and gate.metric in LOCATED else None
     return index if gate.metric in LINES else next((e for e in worst if e.index == index), index)

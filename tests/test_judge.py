@@ -8,7 +8,7 @@ from accuracy_eval.formats import encode, get_format
 from accuracy_eval.gates import load_profile
 from accuracy_eval.judge import judge_tensor
 from accuracy_eval.measuring import SideTensor, side_of
-from accuracy_eval.messages import side_reason
+from accuracy_eval.messages import place_of, side_reason
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Output, Panel, Reference
@@ -103,6 +103,20 @@ def test_zeros_for_products_of_any_range_fail_without_an_overflow_of_the_judges_
             load_profile("default"), inputs={"x": inputs},
         )  # fmt: skip
         assert (result.verdict in (Verdict.PASS, Verdict.WARN)) is passes
+
+
+def test_a_count_of_wrong_codes_names_one_of_them_though_rounding_errs_more_elsewhere():
+    values = np.full((4, 8), 1000.24)  # 0.24 from the nearest float16
+    values[2, 5] = 1.0
+    codes = np.full((4, 8), 0x63D0)  # 1000
+    codes[2, 5] = 0x3C01  # one step from 1, 2^-10
+    side = judge(codes, values, np.full((4, 8), 10.0), profile="exact")
+    assert side.verdict is Verdict.FAIL
+    gate = next(g for g in side.gates if g.metric == "mismatch_count")
+    assert gate.value == 1
+    element = place_of(gate, side.metrics, side.worst)
+    assert (element.index, element.actual_code, element.expected_code) == ((2, 5), 0x3C01, 0x3C00)
+    assert "mismatch_count 1 at [2, 5], must be 0" in side_reason(side)
 
 
 def test_the_element_that_broke_the_budget_comes_first_with_its_values():
