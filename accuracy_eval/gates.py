@@ -31,11 +31,11 @@ COMPARISONS = {
     ">": operator.gt,
     "==": operator.eq,
 }  # fmt: skip
-FACTS = ("op", "family", "format", "out_format", "recipe", "quantised", "lane", "input", "direction", "tensor", "exact", "contract",
-         "long_rows", "long_columns", "large_tiles")  # fmt: skip
+FACTS = ("op", "family", "format", "out_format", "recipe", "quantised", "lane", "input", "direction", "tensor", "axis", "exact",
+         "contract", "long_rows", "long_columns", "large_tiles")  # fmt: skip
 # facts with a closed set of values: a gate for another one would never apply
 _FLAGS = ("quantised", "exact", "long_rows", "long_columns", "large_tiles")
-_NAMES: dict[str, Collection[str]] = {"op": OPS, "lane": LANES, "direction": DIRECTIONS, "input": INPUT_CLASSES}
+_NAMES: dict[str, Collection[str]] = {"op": OPS, "lane": LANES, "direction": DIRECTIONS, "axis": ("last", "first"), "input": INPUT_CLASSES}
 _PROFILE_KINDS = {"name": "text", "description": "text", "extends": "text", "gate": "tables"}
 _GATE_KINDS = {
     "name": "text", "metric": "text", "comparison": "text", "limit": "number", "source": "text", "applies": "table", "rtol": "number",

@@ -48,8 +48,8 @@ def facts_of(case: Case, family: str, output: Output, contract: str) -> dict[str
     return {
         "op": case.op, "family": family, "format": case.format, "out_format": get_format(output.format).family, "recipe": case.recipe,
         "quantised": bool(case.recipe), "lane": case.lane, "input": case.input_class, "direction": case.direction, "tensor": output.name,
-        "exact": output.exact, "contract": contract, "long_rows": columns >= FEWEST, "long_columns": rows >= FEWEST,
-        "large_tiles": min(rows, TILE) * min(columns, TILE) >= FEWEST,
+        "axis": case.option("axis", "last"), "exact": output.exact, "contract": contract, "long_rows": columns >= FEWEST,
+        "long_columns": rows >= FEWEST, "large_tiles": min(rows, TILE) * min(columns, TILE) >= FEWEST,
     }  # fmt: skip
 
 

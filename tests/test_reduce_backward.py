@@ -123,6 +123,17 @@ def test_weights_of_a_logsumexp_that_are_all_a_little_off_fail(fmt, shape):
         assert k.judged("dx", k.truth("dx") * 0.95).verdict is Verdict.FAIL
 
 
+@every("fmt", ["float16", "bfloat16"])
+@every("shape", [(97, 64), (9, 64), (200, 64)])
+def test_along_the_first_axis_rows_show_weights_that_are_a_little_off(fmt, shape):
+    for input_class in ("normal", "uniform", "outlier", "zero-rows"):
+        k = Known("logsumexp", shape, format=fmt, direction="bwd", input_class=input_class, options={"axis": "first"})
+        assert k.judged_codes("dx", k.computed()["dx"]).verdict is Verdict.PASS
+    k = Known("logsumexp", shape, format=fmt, direction="bwd", options={"axis": "first"})
+    for factor in (1.08, 1.05, 0.95):
+        assert k.judged("dx", k.truth("dx") * factor).verdict is Verdict.FAIL
+
+
 def test_a_resolution_claims_the_lines_that_gates_look_at():
     seen = Known("logsumexp", (64, 97), format="bfloat16", direction="bwd")
     unseen = Known("logsumexp", (64, 97), format="bfloat16", direction="bwd", input_class="spike")  # no gate on lines

@@ -59,12 +59,12 @@ def of_product(panels: Iterable[gemm.Panel], *, first_row: int = 0) -> Iterator[
 
 
 def turned(found: Reference, output: Output) -> Reference:
-    """The reference of a matrix from that of its transpose. What its rows may come to together says nothing about its columns."""
+    """The reference of a matrix from that of its transpose."""
 
     def panels() -> Iterator[Panel]:
         parts = list(found.panels())
-        values, budget = (np.concatenate([getattr(p, name) for p in parts]).T for name in ("values", "budget"))
-        yield Panel(0, np.ascontiguousarray(values), np.ascontiguousarray(budget))
+        names = ["values", "budget"] + (["typical"] if all(p.typical is not None for p in parts) else [])
+        yield Panel(0, **{name: np.ascontiguousarray(np.concatenate([getattr(p, name) for p in parts]).T) for name in names})
 
     def flipped(codes: Codes, values: Values, first_row: int) -> NDArray[np.bool_] | None:
         assert found.exempt is not None
