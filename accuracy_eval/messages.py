@@ -22,6 +22,7 @@ LINES = {"row_budget": "row", "col_budget": "column", "tile_budget": "128×128 t
 # the worst element is an example of these
 LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max")
 MISMATCHES = ("mismatch_count", "value_mismatch_count")  # and the worst element with other codes of these
+CONSISTENT = "consistent, not identified"  # of an explanation: as its status says
 ATTRIBUTION_WORDS = {
     Attribution.NOT_COMPARABLE: "not comparable",
     Attribution.IDENTICAL: "same bytes",
@@ -177,9 +178,19 @@ def index_of(metric: str, metrics: Mapping[str, Any]) -> tuple[int, ...] | None:
     return None if index is None else (index,) if isinstance(index, int) else tuple(index)
 
 
-def causes(diagnoses: Sequence[Diagnosis]) -> str:
-    """The named causes in one line: "k-tail-missing, gain"; "" when there are none."""
-    return ", ".join(dict.fromkeys(visible(d.code) for d in diagnoses))
+EXPLAINED = "explained-by-datapath"
+
+
+def causes(diagnoses: Iterable[Diagnosis], verdict: Verdict) -> str:
+    """The named causes in one line: "k-tail-missing, gain"; "" when there are none. The arithmetic that made a PASS is no cause of it."""
+    told = (d for d in diagnoses if d.code != EXPLAINED or verdict is not Verdict.PASS)
+    return ", ".join(dict.fromkeys(visible(_cause_name(d)) for d in told))
+
+
+def _cause_name(d: Diagnosis) -> str:
+    """A diagnosis' code; of an explanation that does not tell one arithmetic from another, that."""
+    identified = d.evidence.get("identified", d.evidence.get("status") != CONSISTENT)
+    return d.code if d.code != EXPLAINED or identified else CONSISTENT
 
 
 def who_is_off(pair: Pair) -> str:

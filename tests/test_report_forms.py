@@ -26,6 +26,7 @@ from support_results import (
     results_of,
 )
 
+from accuracy_eval.messages import causes
 from accuracy_eval.records import Attribution, Diagnosis, GateResult, NotCompared, Results, Verdict
 from accuracy_eval.report import console_table, markdown, write_reports
 from accuracy_eval.report.console import columns_of
@@ -325,6 +326,14 @@ def test_the_verbose_console_says_how_a_product_that_passed_was_made() -> None:
     told = f"\nProducts explained\n  PASS {base.case_id} d\n    h200: identified: F fwd, 9 of 9 elements bit for bit\n"
     assert told in console_table(results, verbose=True)
     assert "Products explained" not in console_table(results)
+
+
+def test_the_arithmetic_that_made_a_result_is_no_cause_of_a_pass_and_named_only_where_identified() -> None:
+    one, several = (Diagnosis("explained-by-datapath", "", {"status": s}) for s in ("identified", "consistent, not identified"))
+    pair = Diagnosis("explained-by-datapath", "", {"identified": False})
+    assert [causes([d], Verdict.PASS) for d in (one, several, pair)] == [""] * 3
+    said = ["explained-by-datapath", "consistent, not identified", "consistent, not identified"]
+    assert [causes([d], Verdict.FAIL) for d in (one, several, pair)] == said
 
 
 def test_console_has_a_line_a_reason_why_cases_did_not_run() -> None:

@@ -139,7 +139,7 @@ def _explained_lines(results: Results, width: int, color: bool) -> list[str]:
 
 
 def _rest(found: list[Finding]) -> str:
-    causes = Counter(messages.causes(f.row.diagnoses) or "no named cause" for f in found)
+    causes = Counter(messages.causes(f.row.diagnoses, f.verdict) or "no named cause" for f in found)
     text = ", ".join(f"{n} {name}" for name, n in causes.most_common(6))
     return f"  and {len(found)} more ({text}{', …' if len(causes) > 6 else ''}): see the Verdict sheets or results.json"
 

@@ -143,10 +143,9 @@ def _lines(results: Results, files: Mapping[int, str]) -> Iterator[Line]:
             continue
         rows = tuple(tensor_rows(item))
         told = [row for row in rows if row.verdict is item.verdict]  # what is right beside a failure says nothing about it
-        causes = dict.fromkeys(d.code for row in told for d in row.diagnoses)
-        apart = (p.sentence for p in item.pairs if p.attribution is Attribution.NOT_COMPARABLE)
-        causes = causes or dict.fromkeys(apart)
-        yield Line(item, rows, first.who(item), ", ".join(map(messages.visible, causes)), *_share(item.verdict, told), file)
+        apart = dict.fromkeys(messages.visible(p.sentence) for p in item.pairs if p.attribution is Attribution.NOT_COMPARABLE)
+        causes = messages.causes((d for row in told for d in row.diagnoses), item.verdict) or ", ".join(apart)
+        yield Line(item, rows, first.who(item), causes, *_share(item.verdict, told), file)
 
 
 def _share(verdict: Verdict, rows: Sequence[Row]) -> tuple[float | None, str]:
