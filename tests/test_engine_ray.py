@@ -22,6 +22,8 @@ from accuracy_eval.errors import EngineError, MissingDependency, UsageError
 from accuracy_eval.store import Dump
 from accuracy_eval.suite import parse_suite
 
+# Ray starts its processes by fork; JAX, where an earlier test of this process imported it, warns of every one
+pytestmark = pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
 PLUGIN = str(Path(__file__).parent / "support_deadly_kernels.py")
 STORE_BYTES = 100 << 20
 

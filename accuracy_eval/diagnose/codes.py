@@ -223,7 +223,7 @@ CODES: dict[str, Code] = {
         Code("block", "place", "only {which} wrong{detail}",
              "one rectangle is off", "map the rectangle to a tile", ("row_first", "row_last", "col_first", "col_last"), places.block,
              (*_OUT, "transposed", *_PRODUCT, "zero-tail", "tail-flush", "range-violation")),
-        Code("periodic", "place", "{which} wrong, the others are not{detail}",
+        Code("periodic", "place", "{which} of every {modulus} {are} wrong, the others are not{detail}",
              "errors repeat at a fixed distance", "look at vector lanes, interleaving and swizzles of this period",
              ("axis", "modulus", "offset"), places.periodic, (*_OUT, "transposed", *_PRODUCT, "tail-flush")),
         # notes

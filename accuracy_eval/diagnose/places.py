@@ -259,10 +259,10 @@ def periodic(look: Look) -> Finding | None:
     for axis, run in ((0, places.rows), (1 if len(look.m.shape) > 1 else 0, places.columns)):
         if run is not None and run.modulus:
             what = {0: "row", 1: "column"}[axis] if len(look.m.shape) > 1 else "element"
-            which = f"{_lines(what, run.first, run.first + run.width - 1)} of every {run.modulus} {'is' if run.width == 1 else 'are'}"
+            which = _lines(what, run.first, run.first + run.width - 1)
             more = {} if run.width == 1 else {"width": run.width}
             evidence = {"axis": axis, "modulus": run.modulus, "offset": run.first, **more}
-            return Finding(evidence, {"which": which, "detail": places.detail})
+            return Finding(evidence, {"which": which, "are": "is" if run.width == 1 else "are", "detail": places.detail})
     return None
 
 
