@@ -22,8 +22,14 @@ from accuracy_eval.messages import index_text, number
 from accuracy_eval.metrics.measured import Measured, NoiseMap
 from accuracy_eval.ops.spec import Panel, Reference, row_blocks, rows_and_columns
 
-FULL_FLOP = 1 << 33  # products up to here have all their budgets computed: 0.3 s on two cores
+# products up to both have all their budgets computed: 0.3 s of products and 1 s of limits on two cores
+FULL_FLOP = 1 << 33
+FULL_ELEMENTS = 1 << 22
 NORMS = 2.0  # of a line outside the sample, in units of what 64 of its elements say: those may miss its heaviest
+
+
+def _large(p: Gemm) -> bool:
+    return (p.flop > FULL_FLOP or p.m * p.n > FULL_ELEMENTS) and min(p.m, p.n) > LINES
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Apart:
             count = measured.metrics["value_mismatch_count"]
             return Distance(count == 0, f"{count} elements differ; every order of these sums gives the same bits")
         problem = left.problem
-        if isinstance(problem, Gemm) and problem.flop > FULL_FLOP and min(problem.m, problem.n) > LINES:
+        if isinstance(problem, Gemm) and _large(problem):
             return _sampled(a, b, problem, measured)
         found = _Uses(a.format)
         for part in _panels(a, b, left, right):
