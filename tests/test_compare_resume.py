@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -251,3 +252,12 @@ def test_the_journal_goes_when_the_reports_are_written(tmp_path, pair, capsys):
     assert run(command) == 1
     assert f"that {tmp_path / 'out' / 'compare.journal'} holds are not judged again" in capsys.readouterr().err
     assert json.loads(Path(tmp_path / "out" / "results.json").read_text())["verdict"] == "MISSING"
+
+
+def test_reports_that_are_written_leave_no_journal_where_nobody_reads_the_table(pair, tmp_path):
+    """`compare … | head`: the pipe is closed before the table is printed."""
+    command = [sys.executable, "-m", "accuracy_eval", "compare", *map(str, pair), "--to", "json", "-o", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        process.stdout.close()
+        process.wait()
+    assert {p.name for p in tmp_path.iterdir() if not p.name.startswith(".")} == {"results.json"}

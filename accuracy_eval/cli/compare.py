@@ -17,6 +17,7 @@ from accuracy_eval.cli.selection import FILTERS, as_options, selection
 from accuracy_eval.cli.tables import terminal_width
 
 if TYPE_CHECKING:
+    from accuracy_eval.history import Change
     from accuracy_eval.records import Case, Results
 
 FORMS = "xlsx,html,json,csv,md,junit"
@@ -108,14 +109,15 @@ def compare_command(
                     cross_format=options["cross_format"], verify=not options["no_verify"], explain=options["explain"],
                     unit=options["unit"], workers=options["workers"], journal=journal if wanted else None, progress=update,
                 )  # fmt: skip
-        if before is None:
-            return present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
-        from accuracy_eval.history import changes, summary
+        found: list[Change] = []
+        if before is not None:
+            from accuracy_eval.history import changes, summary
 
-        part = bool(options["cases"] or filters)
-        found = [c for c in changes(before, results) if not (part and c.kind == "gone")]  # what was not asked for is not gone
-        results = replace(results, notes=(*results.notes, summary(found, "/".join(Path(options["baseline"]).parts[-2:]))))
-        code = present(results, forms=wanted, out=out, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
+            part = bool(options["cases"] or filters)
+            found = [c for c in changes(before, results) if not (part and c.kind == "gone")]  # what was not asked for is not gone
+            results = replace(results, notes=(*results.notes, summary(found, "/".join(Path(options["baseline"]).parts[-2:]))))
+        written = publish(results, forms=wanted, out=out)
+    code = show(results, written, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
     if not quiet and not as_json:
         for change in found[:MAX_CHANGES]:
             click.echo(change.line)
@@ -206,14 +208,24 @@ def present(
     results: Results, *, forms: tuple[str, ...], out: str | None, strict: bool, quiet: bool, as_json: bool, verbose: bool = False
 ) -> int:
     """Write the reports, print table or JSON, and return the exit code."""
-    from accuracy_eval.json_data import to_json
-    from accuracy_eval.records import Verdict
+    return show(results, publish(results, forms=forms, out=out), strict=strict, quiet=quiet, as_json=as_json, verbose=verbose)
+
+
+def publish(results: Results, *, forms: tuple[str, ...], out: str | None) -> list[Path]:
+    """Write the reports; the files."""
     from accuracy_eval.report import write_reports
 
-    folder = _report_folder(out, [d.label for d in results.dumps])
-    written = write_reports(results, folder, to=forms) if forms else []
+    return write_reports(results, _report_folder(out, [d.label for d in results.dumps]), to=forms) if forms else []
+
+
+def show(results: Results, written: Sequence[Path], *, strict: bool, quiet: bool, as_json: bool, verbose: bool) -> int:
+    """Print the table with the files `written`, or JSON, and return the exit code."""
+    from accuracy_eval.records import Verdict
+
     if as_json:
         import json
+
+        from accuracy_eval.json_data import to_json
 
         click.echo(json.dumps(to_json(results), allow_nan=False))
     elif not quiet:
