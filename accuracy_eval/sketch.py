@@ -107,8 +107,8 @@ def _by_input(x: Coded, actual: Values, expected: Values, budget: Values, fmt: s
     if not usable.any():
         return ()
     v, spacing = values[usable], spacing[usable]
-    error = np.abs(actual[usable] - expected[usable]) / spacing
     with np.errstate(over="ignore"):
+        error = np.abs(actual[usable] - expected[usable]) / spacing
         limit = budget[usable] / spacing + 0.5  # rounding the output may add half an ulp
     exponent = np.frexp(v)[1]  # |v| in [2^(e-1), 2^e)
     octave = np.where(v < 0, -1, 1) * (exponent - (exponent.min() - 1))  # one number per sign and octave, ordered as the values are

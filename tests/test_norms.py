@@ -1,5 +1,6 @@
 """layernorm and rmsnorm: values and gradients as float64 autograd gives them, budgets that torch keeps and broken kernels do not."""
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -77,7 +78,7 @@ def test_a_norm_without_its_mean_eps_or_last_columns_fails(fmt):
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("fmt", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("fmt", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("columns", [1, 2, 3])
 def test_healthy_gradients_of_rows_of_a_few_elements_pass(op, fmt, columns):
     """There the terms of the framework's formula cancel, overflow and vanish. dbias: docs/findings.md."""
@@ -110,3 +111,45 @@ def test_inf_times_what_is_zero_but_for_its_error_is_inf_or_nan():
         found = backward(Norm(x, np.ones(1), np.ones(1), True, 1e-5, "float32"), grad)["dweight"]
         assert np.isnan(found.values).all()
         assert found.undetermined.tolist() == [[open_]]
+
+
+def exact_dx(x, g, weight, *, centred):
+    """A row's gradient in 6,000 bits, where no step of float64 operands rounds, overflows or vanishes."""
+    with mpmath.workprec(6000):
+        x, g, weight = ([mpmath.mpf(float(v)) for v in row] for row in (x, g, weight))
+        n, mean = len(x), mpmath.fsum(x) / len(x) if centred else mpmath.mpf(0)
+        r = 1 / mpmath.sqrt(mpmath.fsum((v - mean) ** 2 for v in x) / n + mpmath.mpf(1e-5))
+        h, q = [(v - mean) * r for v in x], [a * b for a, b in zip(g, weight, strict=True)]
+        along, level = mpmath.fsum(a * b for a, b in zip(q, h, strict=True)) / n, mpmath.fsum(q) / n if centred else 0
+        return [r * (a - level - b * along) for a, b in zip(q, h, strict=True)]
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("input_class", ["normal", "tiny", "huge", "wide"])
+def test_float64_gradients_are_exact_within_their_budget_or_said_to_be_open(op, input_class):
+    """Over the whole of float64 a step of the formula may overflow where the gradient itself does not."""
+    for columns in (1, 2, 3, 8):
+        k = Known(op, (12, columns), format="float64", direction="bwd", input_class=input_class)
+        x, g, weight = (k.values[n] for n in ("x", "grad_y", "weight"))
+        found = backward(Norm(x, weight, k.values.get("bias"), op == "layernorm", 1e-5, "float64"), g)["dx"]
+        for i in range(len(x)):
+            for j, exact in enumerate(exact_dx(x[i], g[i], weight, centred=op == "layernorm")):
+                value, budget = found.values[i, j], found.budget[i, j]
+                if np.isfinite(value):
+                    assert not found.undetermined[i, j]
+                    assert not np.isfinite(budget) or abs(mpmath.mpf(value) - exact) <= mpmath.mpf(budget) / 2
+                else:
+                    assert found.undetermined[i, j] or (np.isinf(value) and abs(exact) >= mpmath.mpf(2) ** 1023)
+
+
+def test_a_gradient_that_only_inf_minus_inf_leaves_open_may_be_inf_and_one_of_a_nan_may_not():
+    """g·w = −1.5e480 and mean q·h = 1.0e480 cancel to 4e242 when exact; an upstream Inf has Inf for gradient in the limit."""
+    x, w, g = np.array([[-3e-306, -4.9e77]]), np.array([-3.4e149, -4.6e242]), np.array([[-9.6e-147, 3.2e237]])
+    exact = exact_dx(x[0], g[0], w, centred=False)
+    assert mpmath.mpf(10) ** 200 < abs(exact[1]) < mpmath.mpf(10) ** 300
+    assert backward(Norm(x, w, None, False, 1e-5, "float64"), g)["dx"].undetermined.all()
+    x, w = np.array([[1.0, 2.0, 4.0]]), np.ones(3)
+    for upstream, open_ in ((np.inf, True), (np.nan, False)):
+        found = backward(Norm(x, w, w, True, 1e-5, "float64"), np.array([[1.0, upstream, 1.0]]))["dx"]
+        assert np.isnan(found.values[0, 1])
+        assert found.undetermined[0, 1] == open_

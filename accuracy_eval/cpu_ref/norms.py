@@ -61,7 +61,7 @@ class Norm:
 class Result:
     """A tensor's values and the largest error of each; and what it may hold instead, asked for where it does.
 
-    undetermined  whose NaN may as well be an Inf
+    undetermined  whose NaN may as well be an Inf, and whose Inf any number
     """
 
     values: Values
@@ -188,6 +188,10 @@ def backward(a: Norm, g: Values) -> dict[str, Result]:
     dx_error = s.scale * inner_error + np.abs(dx) * s.relative + np.where(s.beyond, np.abs(dx) + s.scale * size, 0.0)
     expanded, overflows = _expanded(a, s, g, along)
     dx_error = dx_error + expanded
+    # Inf − Inf of the formula: another order of its steps gives Inf, and where no operand is Inf, the exact dx may be any number
+    finite = (np.isfinite(a.x) & np.isfinite(g) & np.isfinite(a.weight)).all(axis=1, keepdims=True)
+    given = np.isnan(a.x).any(axis=1, keepdims=True) | np.isnan(q).any(axis=1, keepdims=True)
+    open_dx = (np.isnan(dx) & ~given) | (np.isinf(dx) & ~np.isfinite(inner) & finite)
     terms = g * s.h
     spread = np.hypot(np.hypot(norm(g * h_error, 0), norm(a.stored(terms), 0)) / math.sqrt(3), norm(s.relative * terms, 0))
     dw = terms.sum(axis=0)
@@ -207,7 +211,7 @@ def backward(a: Norm, g: Values) -> dict[str, Result]:
         return Reach(np.where(overflows, -np.inf, found.low), np.where(overflows, np.inf, found.high), found.nan | overflows)
 
     found = {
-        "dx": Result(dx, dx_error, dx_reach),
+        "dx": Result(dx, dx_error, dx_reach, open_dx),
         "dweight": Result(dw, dw_error, lambda: sums((upstream * h_reach).stored(a.format), 0, dw, dw_error), open_dw[None, :]),
     }
     if a.bias is not None:

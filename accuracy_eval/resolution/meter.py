@@ -172,7 +172,8 @@ class ResolutionMeter:
         away, toward, size = np.concatenate(self._changes, axis=1)
         smallest = self._format.smallest_subnormal / 2 if self._format.kind == "float" else 0.5
         use = (size > smallest) & (size < math.inf)  # what is stored as zero stays zero under any gain
-        gain = max(float((t[use] / size[use]).min()) for t in (away, toward)) if use.any() else math.inf
+        with np.errstate(over="ignore"):
+            gain = max(float((t[use] / size[use]).min()) for t in (away, toward)) if use.any() else math.inf
         either = np.concatenate([away, toward])
         element = float(np.quantile(either, 0.95, method="higher"))
         rms = np.sqrt(self._columns[self._looked_at, 1] / self._height)
