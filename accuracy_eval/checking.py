@@ -26,7 +26,7 @@ from accuracy_eval.diagnose import Context, diagnose, named, rows_of, structural
 from accuracy_eval.errors import UsageError, VerdictError, unknown
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import Profile, load_profile
-from accuracy_eval.judge import NOTHING_FINITE, judge_tensor
+from accuracy_eval.judge import NOTHING_FINITE, Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.messages import side_message
 from accuracy_eval.metrics.measured import Measured
@@ -225,10 +225,9 @@ def _judged_by_truth(a: Coded, truth: Reference, call: Call, profile: Profile) -
     output = call.output(a, truth)
     tensor = Coded(a.codes.reshape(truth.shape), a.format)
     side = replace(side_of("actual", tensor, contract=truth.contract), derived=call.operand_mismatches(a))
-    result = judge_tensor(
-        case, call.op, get_op(call.op).family, "", output, [side], {"actual": truth}, profile,
-        inputs={"actual": {n: c for n, c in call.inputs.items() if n not in SOURCED}},
-    )  # fmt: skip
+    inputs = {n: c for n, c in call.inputs.items() if n not in SOURCED}
+    subject = Subject(case, output, call.op, get_op(call.op).family)
+    result = judge_tensor(subject, [side], {"actual": truth}, profile, inputs={"actual": inputs})
     judged = result.sides[0]
     if call.op in ("quantize", "cast") and truth.kind == "codes" and judged.verdict is Verdict.FAIL:
         # the op's own case has other operands (amax) or another output format than what was handed in

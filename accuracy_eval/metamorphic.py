@@ -17,7 +17,7 @@ from accuracy_eval.attribution import between
 from accuracy_eval.diagnose import named
 from accuracy_eval.formats import Values, decode, encode, get_format, ulp
 from accuracy_eval.gates import Profile
-from accuracy_eval.judge import judge_tensor, misfit
+from accuracy_eval.judge import Subject, judge_tensor, misfit
 from accuracy_eval.measuring import SideTensor
 from accuracy_eval.ops.relations import Relation
 from accuracy_eval.ops.spec import Output, Panel, Reference
@@ -41,17 +41,14 @@ class Run:
     arch: str
 
 
-def judge_relation(
-    case: Case, case_name: str, family: str, candidate: str, output: Output, relation: Relation, runs: Sequence[Run], budget_of: Budget,
-    profile: Profile,
-) -> TensorResult:  # fmt: skip
+def judge_relation(subject: Subject, relation: Relation, runs: Sequence[Run], budget_of: Budget, profile: Profile) -> TensorResult:
     """Every dump's result against what the relation makes of its own base."""
     exact = all(relation.exact_on(r.arch) for r in runs)
-    fitting = [r for r in runs if misfit(r.side, output) is None]
-    expected = {r.side.label: _expected(case, output, relation, r, budget_of, exact) for r in fitting}
+    fitting = [r for r in runs if misfit(r.side, subject.output) is None]
+    expected = {r.side.label: _expected(subject.case, subject.output, relation, r, budget_of, exact) for r in fitting}
     # the budgets here hold roundings besides: that one is nearly used says nothing about the contract
     sides = [replace(r.side, contract="") for r in runs]
-    result = judge_tensor(case, case_name, family, candidate, replace(output, exact=exact), sides, expected, profile)
+    result = judge_tensor(replace(subject, output=replace(subject.output, exact=exact)), sides, expected, profile)
     judged = {s.label: _with_relation(s, relation, result) for s in result.sides}
     pairs = tuple(_by_relation(p, judged[p.a], judged[p.b]) for p in result.pairs)
     return replace(result, sides=tuple(judged.values()), pairs=pairs)

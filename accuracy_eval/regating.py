@@ -12,7 +12,7 @@ from accuracy_eval.attribution import between
 from accuracy_eval.diagnose import fails
 from accuracy_eval.errors import UsageError
 from accuracy_eval.gates import Gate, Profile, load_profile
-from accuracy_eval.judge import decided, facts_of
+from accuracy_eval.judge import Subject, decided
 from accuracy_eval.metrics.registry import DERIVED
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, Output
@@ -42,13 +42,15 @@ def regated(results: Results, gates: str) -> Results:
 
 
 def _tensor(t: TensorResult, profile: Profile) -> TensorResult:
-    gates = profile.applicable(facts_of(t.case, t.family, _output(t, profile), t.sides[0].contract if t.sides else ""))
-    if not t.case.recipe:
-        gates = tuple(replace(g, error="") for g in gates)
+    gates = _subject(t, _output(t, profile)).gates(profile, t.sides[0].contract if t.sides else "")
     sides = {s.label: _side(t, s, gates, profile) for s in t.sides}
     pairs = tuple(_pair(p, sides[p.a], sides[p.b]) for p in t.pairs)
     verdict = max([*(s.verdict for s in sides.values()), *(p.verdict for p in pairs)], key=lambda v: v.severity, default=t.verdict)
     return replace(t, verdict=verdict, sides=tuple(sides.values()), pairs=pairs)
+
+
+def _subject(t: TensorResult, output: Output) -> Subject:
+    return Subject(t.case, output, t.case_id, t.family, t.candidate)
 
 
 def _output(t: TensorResult, profile: Profile) -> Output:
@@ -69,7 +71,7 @@ def _encoding(t: TensorResult) -> Encoding:
 
 def _limited(t: TensorResult, derived: Output, profile: Profile) -> bool:
     """Whether the profile says anything about a derived tensor of the case; where it does not, a comparison has no result for it."""
-    return bool(profile.applicable(facts_of(t.case, t.family, derived, "")))
+    return bool(_subject(t, derived).gates(profile, ""))
 
 
 def _left_out(t: TensorResult, profile: Profile) -> bool:

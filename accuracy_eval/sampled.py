@@ -25,12 +25,12 @@ from accuracy_eval.cpu_ref.sampling import LINES, Limits, Sample, chance_limit, 
 from accuracy_eval.diagnose import named, whole_words
 from accuracy_eval.formats import Values, get_format
 from accuracy_eval.gates import Profile
-from accuracy_eval.judge import broken_run, judge_tensor, misfit
+from accuracy_eval.judge import Subject, Under, broken_run, judge_tensor, misfit
 from accuracy_eval.measuring import Rows, SideTensor, measure_pair
 from accuracy_eval.ops.gemm import product_reference
 from accuracy_eval.ops.spec import Inputs, Output, Reference, row_blocks
 from accuracy_eval.ops.spec import Panel as Truth
-from accuracy_eval.records import Case, Coded, Diagnosis, GateResult, Side, Sketch, TensorResult, Verdict, WorstElement
+from accuracy_eval.records import Coded, Diagnosis, GateResult, Side, Sketch, TensorResult, Verdict, WorstElement
 
 Indices = NDArray[np.int64]
 SUSPECTS = 64  # rows, and columns, that are computed exactly because their projections are beyond the limit
@@ -55,20 +55,17 @@ def scoped(reference: Reference, mode: Literal["full", "sampled", "auto"]) -> Re
 
 
 def judge_sampled(
-    case: Case,
-    case_name: str,
-    family: str,
-    candidate: str,
-    output: Output,
+    subject: Subject,
     sides: Sequence[SideTensor],
     references: Mapping[str, Reference],
     profile: Profile,
     *,
     cross_format: bool = False,
-    under: Callable[[str, str], Reference] | None = None,
+    under: Under | None = None,
     inputs: Mapping[str, Inputs] = MappingProxyType({}),
 ) -> TensorResult:
     """As `judge.judge_tensor`, for references that have a `sample`. Pairs are measured whole: they need no reference."""
+    output = subject.output
     judged: dict[str, Side] = {}
     for s in sides:
         reference = references[s.label]
@@ -76,13 +73,12 @@ def judge_sampled(
         def judge(part: _Part, s: SideTensor = s, reference: Reference = reference) -> Side:
             looser = None if under is None else (lambda label, contract: part.reference(contract))
             result = judge_tensor(
-                case, case_name, family, candidate, part.output, [part.side(s)], {s.label: part.reference(reference.contract)}, profile,
+                replace(subject, output=part.output), [part.side(s)], {s.label: part.reference(reference.contract)}, profile,
                 under=looser, inputs={s.label: part.inputs(inputs.get(s.label, {}))},
             )  # fmt: skip
             return result.sides[0]
 
         judged[s.label] = misfit(s, output) or _View(output, reference, s).judged(judge)
-    ordered = [judged[s.label] for s in sides]
     pairs = []
     for i, a in enumerate(sides):
         for b in sides[i + 1 :]:
@@ -90,8 +86,7 @@ def judge_sampled(
             fit = all(misfit(s, output) is None for s in (a, b)) and (kind or cross_format)
             measured = measure_pair(a, b) if fit and not (kind and a.sha256 and a.sha256 == b.sha256) else None
             pairs.append(attribute(output, judged[a.label], judged[b.label], measured, referenced=True, kin=kind))
-    verdict = max([*(s.verdict for s in ordered), *(p.verdict for p in pairs)], key=lambda v: v.severity)
-    return TensorResult(case_name, case, family, candidate, output.name, output.shape, verdict, tuple(ordered), tuple(pairs))
+    return subject.result(list(judged.values()), pairs)
 
 
 @dataclass(frozen=True)
@@ -250,7 +245,7 @@ class _View:
         elif self._blind and side.verdict is Verdict.PASS:
             side = replace(side, verdict=Verdict.WARN, note=self._blind)
         side = replace(side, gates=(*side.gates, gate))
-        broken = broken_run(s, int(np.prod(self.output.shape)))
+        broken = broken_run(s)
         return replace(side, verdict=Verdict.FAIL, diagnoses=(*broken, *side.diagnoses)) if broken else side
 
     @cached_property

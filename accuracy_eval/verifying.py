@@ -24,12 +24,12 @@ from accuracy_eval.backends.base import Result
 from accuracy_eval.backends.calling import call, expected
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.checking import Comparison
 from accuracy_eval.errors import UsageError, VerdictError, unknown
 from accuracy_eval.formats import Codes, Values, get_family, get_format
 from accuracy_eval.gates import Profile, load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import SideTensor
 from accuracy_eval.ops.on_arrays import encoding_of
 from accuracy_eval.ops.registry import get_op
@@ -160,10 +160,7 @@ def _label(fn: Callable[..., Any]) -> str:
 class _Truth:
     """What one output or gradient must be."""
 
-    case: Case
-    name: str
-    family: str
-    output: Output
+    subject: Subject
     reference: Reference
     inputs: Mapping[str, Coded]
 
@@ -208,8 +205,7 @@ def _op_task(op: str, asked: _Asked, layout: str, options: dict[str, OptionValue
 
 def _op_truths(spec: OpSpec, case: Case, inputs: Mapping[str, Coded], contract: str, encoding: Encoding) -> dict[str, _Truth]:
     references = spec.reference(case, inputs, encoding, contract or spec.contract(case))
-    name = case_id(case)
-    return {o.name: _Truth(case, name, spec.family, o, references[o.name], inputs) for o in spec.outputs(case, encoding)}
+    return {o.name: _Truth(Subject.of(case, o, ""), references[o.name], inputs) for o in spec.outputs(case, encoding)}
 
 
 def fitted(spec: OpSpec, given: Mapping[str, Coded], layout: str, options: dict[str, OptionValue], encoding: Encoding) -> Case:
@@ -271,7 +267,7 @@ def _function_task(
         fmt = formats[name] if forward else given[name[1:]].format
         truth = Reference("values", fmt, tuple(value.shape), asked.contract, partial(_panels, value))
         direction = case if forward else replace(case, direction="bwd")
-        truths[name] = _Truth(direction, label, label, Output(name, tuple(value.shape), fmt), truth, {})
+        truths[name] = _Truth(Subject(direction, Output(name, tuple(value.shape), fmt), label, label), truth, {})
     return _Task(tuple(formats), "turbo", upstream, truths)
 
 
@@ -291,17 +287,7 @@ def _judged(result: Result, repeats: int, profile: Profile, truth: _Truth) -> Co
     variants = tuple(partial(_rows, view) for view in views)
     contract = truth.reference.contract
     side = SideTensor(LABEL, result.format, result.shape, "", variants, contract, result.never_written, repeats=repeats)
-    judged = judge_tensor(
-        truth.case,
-        truth.name,
-        truth.family,
-        "",
-        truth.output,
-        [side],
-        {LABEL: truth.reference},
-        profile,
-        inputs={LABEL: dict(truth.inputs)},
-    )
+    judged = judge_tensor(truth.subject, [side], {LABEL: truth.reference}, profile, inputs={LABEL: dict(truth.inputs)})
     return Comparison(judged.sides[0], judged)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from accuracy_eval.budget import within_budget
 from accuracy_eval.formats import decode, encode, ulp
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.metrics.aggregates import FEWEST, LIMIT, TILE
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
@@ -69,9 +69,8 @@ class Tensor:
 
     def judge(self, codes: np.ndarray) -> Side:
         side = side_of("dump", Coded(codes.reshape(self.output.shape), self.output.format), contract=self.contract)
-        return judge_tensor(self.case, self.name, "gemm", "", self.output, [side], {"dump": self.reference}, load_profile("default")).sides[
-            0
-        ]
+        subject = Subject(self.case, self.output, self.name, "gemm")
+        return judge_tensor(subject, [side], {"dump": self.reference}, load_profile("default")).sides[0]
 
     def faulty(self, f: Faults, sizes: np.ndarray) -> np.ndarray:
         """Codes at the places of each fault."""

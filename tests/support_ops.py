@@ -8,7 +8,7 @@ from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
@@ -38,11 +38,8 @@ class Known:
     def judged_codes(self, name, codes):
         output, reference = self.outputs[name], self.references[name]
         side = side_of("me", Coded(codes, output.format), contract=reference.contract)
-        result = judge_tensor(
-            self.case, case_id(self.case), self.spec.family, "default", output, [side], {"me": reference}, load_profile("default"),
-            inputs={"me": dict(self.inputs)},
-        )  # fmt: skip
-        return result.sides[0]
+        subject, inputs = Subject.of(self.case, output), {"me": dict(self.inputs)}
+        return judge_tensor(subject, [side], {"me": reference}, load_profile("default"), inputs=inputs).sides[0]
 
     def computed(self):
         """Codes by output of the framework on the CPU."""

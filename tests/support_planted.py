@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from support_planted_dumps import dumped_results
 from support_results import CPU, H200, results_of
 
-from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.gates import Profile, load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import SideTensor, side_of
 from accuracy_eval.ops.spec import Output, Panel, Reference
 from accuracy_eval.records import Coded, Results, TensorResult
@@ -56,7 +56,7 @@ def judged(
     bad = change(side_of(LABELS[0], Coded(actual, p.fmt), contract=p.contract))
     sides = [bad, side_of(LABELS[1], Coded(right, p.fmt), contract=p.contract)]
     inputs = dict.fromkeys(LABELS, _fp8(p, actual))
-    return judge_tensor(case, case_id(case), "gemm", "default", output, sides, dict.fromkeys(LABELS, reference), profile, inputs=inputs)
+    return judge_tensor(Subject.of(case, output), sides, dict.fromkeys(LABELS, reference), profile, inputs=inputs)
 
 
 def _family(fmt: str) -> str:

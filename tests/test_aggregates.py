@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import support_units as units
 
-from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.cpu_ref.gemm import Gemm, panels
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.messages import result_message
 from accuracy_eval.metrics.aggregates import GATED, LIMIT, AggregateMeter
@@ -37,7 +37,7 @@ def judged(problem: Gemm, panel: Panel, codes: np.ndarray, fmt: str = "float32")
     case = Case("gemm", (("m", m), ("n", n), ("k", problem.k)), "nt", fmt, "", "", (), "normal", "random", "fwd", 0)
     reference = Reference("values", fmt, (m, n), "fp32acc", lambda: iter((panel,)), problem)
     side = side_of("mine", Coded(codes, fmt), contract="fp32acc")
-    return judge_tensor(case, "gemm", "gemm", "", Output("d", (m, n), fmt), [side], {"mine": reference}, load_profile("default"))
+    return judge_tensor(Subject(case, Output("d", (m, n), fmt), "gemm", "gemm"), [side], {"mine": reference}, load_profile("default"))
 
 
 def uses(actual: np.ndarray, values: np.ndarray, typical: np.ndarray, *, height: int = 1 << 20):
@@ -134,7 +134,7 @@ def test_a_row_of_a_batched_or_grouped_product_is_judged_as_a_whole_too(op, shap
     values, budget = (np.concatenate([getattr(p, name) for p in held]) for name in ("values", "budget"))
     values[7] += 0.6 * budget[7]
     side = side_of("mine", Coded(encode(values, output.format).reshape(output.shape), output.format), contract="fp32acc")
-    (found,) = judge_tensor(case, case_id(case), spec.family, "", output, [side], {"mine": reference}, load_profile("default")).sides
+    (found,) = judge_tensor(Subject.of(case, output, ""), [side], {"mine": reference}, load_profile("default")).sides
     assert [g.gate for g in found.gates if g.passed is False] == ["rows"]
     assert found.metrics["row_budget_index"] == 7
 

@@ -16,7 +16,7 @@ from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.cpu_ref.sampling import sample_lines
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.gemm import product_reference
 from accuracy_eval.ops.spec import Output
@@ -46,7 +46,7 @@ def judged(
     sides = [side_of(label, Coded(encode(v, out), out), contract=c) for label, v, c in zip("ab", (a, b), contracts, strict=True)]
     references = {s.label: product_reference(problem, s.contract, out) for s in sides}
     limits = Apart(dict.fromkeys("ab", "ocp"), references) if known else None
-    return judge_tensor(case, "case", "gemm", "", Output("d", shape, out), sides, {}, load_profile("default"), apart=limits)
+    return judge_tensor(Subject(case, Output("d", shape, out), "case", "gemm"), sides, {}, load_profile("default"), apart=limits)
 
 
 def verdict_of(result: TensorResult) -> tuple[Verdict, Attribution]:

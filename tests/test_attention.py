@@ -18,7 +18,7 @@ from accuracy_eval.dump import dump
 from accuracy_eval.errors import UnsupportedCase, UsageError
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops import attention as ops_attention
 from accuracy_eval.ops.attention import order, scale_of
@@ -48,7 +48,7 @@ def known(case):
 def judged(case, name, codes, references):
     output = next(o for o in get_op(case.op).outputs(case, "ocp") if o.name == name)
     side = side_of("me", Coded(codes, output.format), contract=references[name].contract)
-    return judge_tensor(case, case_id(case), "attention", "default", output, [side], {"me": references[name]}, load_profile("default"))
+    return judge_tensor(Subject.of(case, output), [side], {"me": references[name]}, load_profile("default"))
 
 
 def naive(case, t):

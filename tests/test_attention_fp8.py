@@ -15,7 +15,7 @@ from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode
 from accuracy_eval.gates import load_profile
 from accuracy_eval.inputs import INPUT_CLASSES
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.attention import scale_of
 from accuracy_eval.ops.attention_fp8 import ATTENTION_FP8
@@ -113,7 +113,7 @@ def test_an_fnuz_part_has_codes_of_its_own_and_is_judged_by_them():
     for out, verdict in ((right, Verdict.PASS), (in_ocp, Verdict.FAIL)):
         codes = out.astype(ml_dtypes.bfloat16).view(np.uint16)
         side = side_of("me", Coded(codes, output.format), contract=reference.contract)
-        result = judge_tensor(case, "t", "attention", "default", output, [side], {"me": reference}, load_profile("default"))
+        result = judge_tensor(Subject.of(case, output), [side], {"me": reference}, load_profile("default"))
         assert result.sides[0].verdict is verdict
 
 

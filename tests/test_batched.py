@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
@@ -26,7 +26,7 @@ def known(layout, fmt, direction):
 def judged(case, name, codes, references):
     output = next(o for o in SPEC.outputs(case, "ocp") if o.name == name)
     side = side_of("me", Coded(codes, output.format), contract=references[name].contract)
-    return judge_tensor(case, case_id(case), "batched_gemm", "default", output, [side], {"me": references[name]}, load_profile("default"))
+    return judge_tensor(Subject.of(case, output), [side], {"me": references[name]}, load_profile("default"))
 
 
 @pytest.mark.parametrize("layout", SPEC.layouts)

@@ -15,7 +15,7 @@ from accuracy_eval.cpu_ref.gemm import panels
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import Gate, Profile, builtin_profiles, load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.spec import Output, Panel, Reference
 from accuracy_eval.records import Case, Coded, Verdict
@@ -46,7 +46,7 @@ class Product:
         )
         side = side_of("mine", Coded(encode(values, self.fmt), self.fmt), contract="fp32acc")
         output = Output("d", (M, N), self.fmt)
-        return judge_tensor(self.case, "case", self.case.op, "", output, [side], {"mine": reference}, self.profile).sides[0]
+        return judge_tensor(Subject(self.case, output, "case", self.case.op), [side], {"mine": reference}, self.profile).sides[0]
 
     def off_by(self, size: float, at: tuple[int, int], sign: int) -> np.ndarray:
         """Right results but for one, the nearest that is off by more than the size."""

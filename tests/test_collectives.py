@@ -26,7 +26,7 @@ from accuracy_eval.dump import dump
 from accuracy_eval.errors import UnsupportedCase, UsageError
 from accuracy_eval.formats import decode, encode, ulp
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import OPS
@@ -309,7 +309,7 @@ def diagnosed(case, y, fmt):
     (output,) = spec.outputs(case, "ocp")
     side = side_of("me", Coded(encode(y, fmt), fmt), contract=spec.contract(case))
     truths = {"me": spec.reference(case, x, "ocp", spec.contract(case))["y"]}
-    result = judge_tensor(case, case_id(case), spec.family, "default", output, [side], truths, load_profile("default"), inputs={"me": x})
+    result = judge_tensor(Subject.of(case, output), [side], truths, load_profile("default"), inputs={"me": x})
     return result.verdict, {d.code: d for d in result.sides[0].diagnoses}
 
 

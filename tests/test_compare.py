@@ -343,10 +343,10 @@ def test_a_mistake_of_this_program_in_one_case_is_an_error_of_that_case_alone(tm
     whole = compare_dumps(a)
     judge = judging.judge_tensor
 
-    def mistaken(case, *rest, **options):
-        if case.seed == 3:
+    def mistaken(subject, *rest, **options):
+        if subject.case.seed == 3:
             raise ValueError("cannot reshape array of size 0")
-        return judge(case, *rest, **options)
+        return judge(subject, *rest, **options)
 
     monkeypatch.setattr(judging, "judge_tensor", mistaken)
     results = compare_dumps(a)

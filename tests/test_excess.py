@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.datapath import dot
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.metrics.total import TotalMeter
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
@@ -54,7 +54,7 @@ def judged(contract, input_class, values):
     reference = GEMM.reference(case, inputs, "ocp", contract)["d"]
     side = side_of("unit", Coded(encode(np.asarray(values, np.float64), "bfloat16"), "bfloat16"), contract=contract)
     output = GEMM.outputs(case, "ocp")[0]
-    result = judge_tensor(case, case_id(case), "gemm", "default", output, [side], {"unit": reference}, load_profile("default"))
+    result = judge_tensor(Subject.of(case, output), [side], {"unit": reference}, load_profile("default"))
     return result.sides[0]
 
 

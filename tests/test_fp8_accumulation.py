@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.datapath import dot
 from accuracy_eval.formats import decode
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import OPS
@@ -38,11 +38,8 @@ def judged(codes, contract):
         return GEMM.reference(CASE, INPUTS, "ocp", name)["d"]
 
     side = side_of("hopper", Coded(codes, "float32"), contract=contract)
-    result = judge_tensor(
-        CASE, case_id(CASE), "gemm", "fast_accum", GEMM.outputs(CASE, "ocp")[0], [side], {"hopper": under("", contract)},
-        load_profile("default"), under=under, inputs={"hopper": INPUTS},
-    )  # fmt: skip
-    return result.sides[0]
+    subject, references = Subject.of(CASE, GEMM.outputs(CASE, "ocp")[0], "fast_accum"), {"hopper": under("", contract)}
+    return judge_tensor(subject, [side], references, load_profile("default"), under=under, inputs={"hopper": INPUTS}).sides[0]
 
 
 @pytest.mark.parametrize(("codes", "contract", "snr_db"), [(FAST, "fp8fast", 58.1), (PROMOTED, "fp8promoted", 78.1)])

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.formats import encode, get_format
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import SideTensor, side_of
 from accuracy_eval.messages import place_of, side_reason
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
@@ -22,7 +22,7 @@ def judge(actual, values, budget, fmt="float16", profile="default"):
     reference = Reference("values", fmt, values.shape, "fp32acc", lambda: iter((Panel(0, values, budget),)))
     side = side_of("me", Coded(np.asarray(actual, np.uint16), fmt), contract="fp32acc")
     output = Output("d", values.shape, fmt)
-    return judge_tensor(CASE, case_id(CASE), "gemm", "default", output, [side], {"me": reference}, load_profile(profile)).sides[0]
+    return judge_tensor(Subject.of(CASE, output), [side], {"me": reference}, load_profile(profile)).sides[0]
 
 
 @pytest.mark.parametrize(("budget", "verdict"), [(1.0, Verdict.PASS), (0.05, Verdict.FAIL)])
@@ -81,9 +81,7 @@ def test_shape_and_format_family_are_checked_first():
     rows = (lambda first, end: np.zeros((end - first, 3), np.uint16),)
     wrong_shape = SideTensor("a", "float16", (2, 3), "", rows, "fp32acc")
     wrong_format = SideTensor("b", "bfloat16", (2, 2), "", rows, "fp32acc")
-    result = judge_tensor(
-        CASE, "id", "gemm", "default", output, [wrong_shape, wrong_format], {"a": reference, "b": reference}, load_profile("default")
-    )
+    result = judge_tensor(Subject.of(CASE, output), [wrong_shape, wrong_format], {"a": reference, "b": reference}, load_profile("default"))
     assert [s.diagnoses[0].code for s in result.sides] == ["shape-mismatch", "format-mismatch"]
     assert result.verdict is Verdict.FAIL
 
@@ -98,10 +96,8 @@ def test_zeros_for_products_of_any_range_fail_without_an_overflow_of_the_judges_
     zeros = Coded(np.zeros(output.shape, get_format(output.format).storage), output.format)
     truth = np.concatenate([p.values for p in reference.panels()])
     for codes, passes in ((zeros, False), (Coded(encode(truth, output.format), output.format), True)):
-        result = judge_tensor(
-            case, case_id(case), "gemm", "", output, [side_of("x", codes, contract=reference.contract)], {"x": reference},
-            load_profile("default"), inputs={"x": inputs},
-        )  # fmt: skip
+        side = side_of("x", codes, contract=reference.contract)
+        result = judge_tensor(Subject.of(case, output), [side], {"x": reference}, load_profile("default"), inputs={"x": inputs})
         assert (result.verdict in (Verdict.PASS, Verdict.WARN)) is passes
 
 

@@ -7,11 +7,11 @@ import torch
 from support_ops import Known
 
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.cpu_ref.norms import Norm, backward
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
@@ -31,7 +31,7 @@ def judged(case, name, codes, references):
     spec = get_op(case.op)
     output = next(o for o in spec.outputs(case, "ocp") if o.name == name)
     side = side_of("me", Coded(codes, output.format), contract=references[name].contract)
-    return judge_tensor(case, case_id(case), "norm", "default", output, [side], {"me": references[name]}, load_profile("default"))
+    return judge_tensor(Subject.of(case, output), [side], {"me": references[name]}, load_profile("default"))
 
 
 @pytest.mark.parametrize("op", OPS)

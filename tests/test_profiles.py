@@ -9,7 +9,7 @@ import pytest
 
 from accuracy_eval.formats import encode
 from accuracy_eval.gates import builtin_profiles, load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.spec import Output, Panel, Reference
 from accuracy_eval.quantize import RECIPES, element_format
@@ -27,7 +27,7 @@ def judge(profile, actual, expected, *, fmt="float32", out="float32", budget=0.0
     panel = Panel(0, encode(e, out)) if coded else Panel(0, e, np.full(e.shape, budget))
     reference = Reference("codes" if coded else "values", out, a.shape, "", lambda: iter((panel,)))
     side = side_of("me", Coded(encode(a, out), out))
-    return judge_tensor(given, "by hand", "gemm", "", output, [side], {"me": reference}, load_profile(profile)).sides[0]
+    return judge_tensor(Subject(given, output, "by hand", "gemm"), [side], {"me": reference}, load_profile(profile)).sides[0]
 
 
 def gates(side):

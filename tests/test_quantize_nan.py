@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.dump import dump
 from accuracy_eval.formats import is_nan
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
@@ -34,7 +34,7 @@ def truth_of(recipe):
 def judged(case, references, name, tensor):
     output = next(o for o in QUANTIZE.outputs(case, "ocp") if o.name == name)
     side = side_of("a", Coded(tensor.codes.reshape(output.shape), tensor.format), contract="exact")
-    result = judge_tensor(case, case_id(case), "quantize", "default", output, [side], {"a": references[name]}, load_profile("default"))
+    result = judge_tensor(Subject.of(case, output), [side], {"a": references[name]}, load_profile("default"))
     return result.sides[0]
 
 

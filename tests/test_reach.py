@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.cpu_ref.attention import Attention, _Head
 from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
@@ -32,7 +32,7 @@ def verdict_of(case, inputs, name, codes):
     contract = spec.contract(case)
     reference = spec.reference(case, inputs, "ocp", contract)[name]
     side = side_of("me", Coded(codes, output.format), contract=contract)
-    return judge_tensor(case, case_id(case), spec.family, "default", output, [side], {"me": reference}, load_profile("default"))
+    return judge_tensor(Subject.of(case, output), [side], {"me": reference}, load_profile("default"))
 
 
 def judged(case, inputs, name, values):

@@ -16,7 +16,7 @@ from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import FORMATS, decode, encode, get_format, is_nan
 from accuracy_eval.gates import FACTS, builtin_profiles, load_profile
 from accuracy_eval.inputs import INPUT_CLASSES, generate
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.metrics.registry import METRICS
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
@@ -80,8 +80,7 @@ def perfect(case):
 
 def judged(case, output, reference, codes):
     side = side_of("me", Coded(codes.reshape(output.shape), output.format), contract=reference.contract)
-    spec, profile = OPS[case.op], load_profile("default")
-    return judge_tensor(case, case_id(case), spec.family, "default", output, [side], {"me": reference}, profile)
+    return judge_tensor(Subject.of(case, output), [side], {"me": reference}, load_profile("default"))
 
 
 @every("case", CASES, ids=case_id)

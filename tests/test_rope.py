@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cases import make_case
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
@@ -27,7 +27,7 @@ def known(fmt, direction):
 def judged(case, codes, references):
     (output,) = SPEC.outputs(case, "ocp")
     side = side_of("me", Coded(codes, output.format), contract=references[output.name].contract)
-    return judge_tensor(case, case_id(case), "rope", "default", output, [side], {"me": references[output.name]}, load_profile("default"))
+    return judge_tensor(Subject.of(case, output), [side], {"me": references[output.name]}, load_profile("default"))
 
 
 def test_pairs_turn_as_complex_numbers_and_the_gradient_turns_back():

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from accuracy_eval.compare.comparison import Comparison, Options
+from accuracy_eval.compare.how import ReferenceMode
 from accuracy_eval.compare.joining import Key, never_visited
 from accuracy_eval.compare.journal import Journal
-from accuracy_eval.compare.judging import ReferenceMode
 from accuracy_eval.compare.summary import explanations, gathered
 from accuracy_eval.compare.workers import dealt, default_workers, shared
 from accuracy_eval.errors import NothingJudged, UsageError, counted

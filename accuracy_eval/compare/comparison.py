@@ -13,8 +13,9 @@ from operator import itemgetter
 from pathlib import Path
 
 from accuracy_eval.compare.common import Common
+from accuracy_eval.compare.how import How, ReferenceMode, explainer_of
 from accuracy_eval.compare.joining import Entry, Joined, Key, join, labels_of
-from accuracy_eval.compare.judging import How, ReferenceMode, compare_case, explainer_of
+from accuracy_eval.compare.judging import compare_case
 from accuracy_eval.digests import program_digest
 from accuracy_eval.gates import load_profile
 from accuracy_eval.json_data import to_json

@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Literal
-
-import numpy as np
 
 from accuracy_eval.apart import Apart
-from accuracy_eval.compare.common import Common, References
-from accuracy_eval.compare.inputs import check_inputs, digests_alone, same_numbers
+from accuracy_eval.compare.common import Common
+from accuracy_eval.compare.how import How
+from accuracy_eval.compare.inputs import check_inputs, digests_alone
 from accuracy_eval.compare.joining import Entry
 from accuracy_eval.compare.relations import relation_results
 from accuracy_eval.compare.sides import derived_side, joint_of, stored_side
+from accuracy_eval.compare.truths import Truths
 from accuracy_eval.errors import FileError, InputMismatch, located
-from accuracy_eval.gates import Profile
-from accuracy_eval.judge import facts_of, judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import SideTensor
 from accuracy_eval.ops.registry import get_op
-from accuracy_eval.ops.spec import Encoding, Reference, rows_and_columns
-from accuracy_eval.records import CaseRecord, Coded, NotCompared, TensorResult, Verdict
-from accuracy_eval.reference_cache import ReferenceCache
-from accuracy_eval.sampled import judge_sampled, scoped
+from accuracy_eval.ops.spec import Joint, Reference
+from accuracy_eval.records import CaseRecord, NotCompared, TensorResult, Verdict
+from accuracy_eval.sampled import judge_sampled
 from accuracy_eval.scaling import with_scales
-
-ReferenceMode = Literal["full", "sampled", "auto", "none"]
-Explainer = Callable[..., TensorResult]
-
-
-@dataclass(frozen=True)
-class How:
-    """How cases are judged; see `compare_dumps`."""
-
-    profile: Profile
-    reference: ReferenceMode
-    cache: ReferenceCache | None
-    cross_format: bool
-    verify: bool
-    explainer: Explainer | None
 
 
 def compare_case(
@@ -91,75 +73,44 @@ def compare_case(
 def _judge_case(
     entries: Sequence[Entry], records: Mapping[str, CaseRecord], how: How, common: Common
 ) -> Iterator[TensorResult | NotCompared]:
-    record = records[entries[0].label]
+    record, encoding = records[entries[0].label], entries[0].encoding
     case, spec = record.case, get_op(record.case.op)
     if spec.relation(case) is not None:
         yield from relation_results(entries, records, how.profile, how.verify)
         return
-    meanings: dict[Encoding, Encoding] = {}
-    for encoding in dict.fromkeys(e.encoding for e in entries):
-        meanings[encoding] = next((m for m in meanings.values() if same_numbers(spec, case, m, encoding)), encoding)
-    inputs = {m: common.operands[m].inputs for m in set(meanings.values())}
-
-    def made(meaning: Encoding, contract: str) -> References:
-        whole = spec.reference(case, inputs[meaning], meaning, contract)
-        if how.reference == "none":
-            return whole
-        references = {name: scoped(r, how.reference) for name, r in whole.items()}
-        return how.cache.kept(references, case, meaning, inputs[meaning]) if how.cache else references
-
-    def truth(meaning: Encoding, contract: str) -> References:
-        return common.references(meaning, contract, partial(made, meaning, contract))
-
-    meaning_of = {e.label: meanings[e.encoding] for e in entries}
+    truths = Truths(entries, records, how, common)
+    joints = {e.label: joint_of(e, records[e.label], spec, truths.inputs[e.label], how.verify) for e in entries}
+    subject = partial(Subject, case, name=record.id, family=spec.family, candidate=record.candidate)
+    for output in spec.outputs(case, encoding):
+        sides = [stored_side(e, records[e.label], output.name, how.verify) for e in entries]
+        result = _judge_output(subject(output), sides, joints, truths, how)
+        yield how.explainer(result, entries, sides, truths.inputs) if how.explainer else result
+    if how.reference == "none":
+        return
     digests = {e.label: [t.sha256 for t in records[e.label].tensors if t.role == "output"] for e in entries}
-    joints = {e.label: joint_of(e, records[e.label], spec, inputs[meaning_of[e.label]], how.verify) for e in entries}
-    derived = () if how.reference == "none" else spec.derived(case, entries[0].encoding)
-    for output in (*spec.outputs(case, entries[0].encoding), *derived):
-        name = output.name
-        known = {e.label: truth(meaning_of[e.label], records[e.label].contract)[name] for e in entries}
-        truths, apart = ({}, Apart(meaning_of, known)) if how.reference == "none" else (known, None)
-
-        def under(label: str, contract: str, name: str = name) -> Reference:
-            return truth(meaning_of[label], contract)[name]
-
-        if output in derived:
-            sides = [derived_side(e, output, joints[e.label]) for e in entries if name in joints[e.label].tensors]
-            if not sides or not how.profile.applicable(facts_of(case, spec.family, output, "")):
-                continue  # the outputs themselves say what is wrong, or the profile has nothing to say about this tensor
-        else:
-            sides = [stored_side(e, records[e.label], name, how.verify) for e in entries]
-        sides = [replace(s, derived=joints[s.label].metrics.get(name, {})) for s in sides]
-        judge = judge_sampled if any(r.sample for r in truths.values()) else partial(judge_tensor, apart=apart)
-        inputs_of = {e.label: inputs[meaning_of[e.label]] for e in entries}
-        result = judge(
-            case, record.id, spec.family, record.candidate, output, sides, truths, how.profile, cross_format=how.cross_format,
-            under=under if truths else None, inputs=inputs_of,
-        )  # fmt: skip
-        if how.explainer and output not in derived:
-            result = how.explainer(result, entries, sides, inputs_of)
-        if output in derived:  # says nothing new about dumps whose outputs are the same bytes
-            result = replace(result, pairs=tuple(p for p in result.pairs if digests[p.a] != digests[p.b]))
-        rules = {label: j.rules[name] for label, j in joints.items() if name in j.rules}
-        yield with_scales(result, sides, truths, rules) if rules else result
+    for output in spec.derived(case, encoding):
+        sides = [derived_side(e, output, joints[e.label]) for e in entries if output.name in joints[e.label].tensors]
+        if not sides or not subject(output).gates(how.profile, ""):
+            continue  # the outputs themselves say what is wrong, or the profile has nothing to say about this tensor
+        result = _judge_output(subject(output), sides, joints, truths, how)
+        # says nothing new about dumps whose outputs are the same bytes
+        yield replace(result, pairs=tuple(p for p in result.pairs if digests[p.a] != digests[p.b]))
 
 
-def explainer_of(unit: str | None) -> Explainer:
-    """What adds explanations to a judged tensor; checks `unit` before anything runs."""
-    from accuracy_eval.explained import chosen_unit, explain_output
-    from accuracy_eval.explanations import with_explanations
-
-    chosen_unit(unit, {})
-
-    def explained(
-        result: TensorResult, entries: Sequence[Entry], sides: Sequence[SideTensor], inputs: Mapping[str, Mapping[str, Coded]]
-    ) -> TensorResult:
-        why = {}
-        for e, side in zip(entries, sides, strict=True):
-            rows, _ = rows_and_columns(side.shape)
-            actual = Coded(np.asarray(side.variants[0](0, rows)).reshape(side.shape), side.format)
-            tried = chosen_unit(unit, e.dump.platform)
-            why[e.label] = tuple(explain_output(result.case, inputs[e.label], result.tensor, actual, tried).values())
-        return with_explanations(result, why)
-
-    return explained
+def _judge_output(subject: Subject, tensors: Sequence[SideTensor], joints: Mapping[str, Joint], truths: Truths, how: How) -> TensorResult:
+    """One output of all sides; `joints` by label: what each side's outputs say only together."""
+    name = subject.output.name
+    sides = [replace(s, derived=joints[s.label].metrics.get(name, {})) for s in tensors]
+    promised = {label: truths.promised(label)[name] for label in truths.meaning}
+    if how.reference == "none":
+        references: Mapping[str, Reference] = {}
+        judge = partial(judge_tensor, apart=Apart(truths.meaning, promised))
+    else:
+        references = promised
+        judge = partial(
+            judge_sampled if any(r.sample for r in promised.values()) else judge_tensor,
+            under=lambda label, contract: truths.under(label, contract)[name],
+        )
+    result = judge(subject, sides, references, how.profile, cross_format=how.cross_format, inputs=truths.inputs)
+    rules = {label: j.rules[name] for label, j in joints.items() if name in j.rules}
+    return with_scales(result, sides, references, rules) if rules else result

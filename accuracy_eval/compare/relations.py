@@ -13,6 +13,7 @@ from accuracy_eval.compare.sides import stored_output, stored_side
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Values
 from accuracy_eval.gates import Profile
+from accuracy_eval.judge import Subject
 from accuracy_eval.metamorphic import Run, judge_relation
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
@@ -51,7 +52,8 @@ def relation_results(
         panels = spec.reference(of, inputs, encoding, first.contract)[output.name].panels()
         return np.concatenate([p.budget for p in panels if p.budget is not None])
 
-    yield judge_relation(case, first.id, spec.family, first.candidate, output, relation, runs, budget, profile)
+    subject = Subject(case, output, first.id, spec.family, first.candidate)
+    yield judge_relation(subject, relation, runs, budget, profile)
 
 
 def _fitting(e: Entry, ident: str, case: Case, candidate: str) -> CaseRecord | None:

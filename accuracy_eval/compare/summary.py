@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from accuracy_eval.compare.how import ReferenceMode
 from accuracy_eval.compare.joining import Entry, Key
-from accuracy_eval.compare.judging import ReferenceMode
 from accuracy_eval.gates import Profile
 from accuracy_eval.records import (
     RESULTS_SCHEMA,

@@ -10,7 +10,7 @@ import numpy as np
 from accuracy_eval.diagnose import fails
 from accuracy_eval.formats import Codes, Values, get_format
 from accuracy_eval.gates import Profile, load_profile
-from accuracy_eval.judge import judge_tensor
+from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.messages import COMPARISON_WORDS, numbers_apart
 from accuracy_eval.prove.claims import CLAIMS, HEALTHY_PASSES, Cell
@@ -76,7 +76,7 @@ def _prove(profile: Profile, made: Sequence[tuple[Problem, dict[str, Values | No
 def _judge(p: Problem, codes: Codes, profile: Profile) -> Side:
     """The judge's verdict on one result, as it gives it for a dump's."""
     side = side_of("mutant", Coded(codes, p.output.format), contract=p.contract)
-    return judge_tensor(p.case, "proof", "gemm", "", p.output, [side], {"mutant": p.reference}, profile).sides[0]
+    return judge_tensor(Subject(p.case, p.output, "proof", "gemm"), [side], {"mutant": p.reference}, profile).sides[0]
 
 
 def _cell(name: str, p: Problem, made: Values | NotApplicable, profile: Profile, where: tuple[str, int, str]) -> Cell:
