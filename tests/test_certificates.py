@@ -91,6 +91,16 @@ def test_every_flipped_bit_of_an_output_that_changes_its_value_is_found(backend:
         assert (found["rows"], found["columns"]) == ([i], [j])
 
 
+def test_errors_that_cancel_in_a_row_or_a_column_are_found(backend: TorchBackend) -> None:
+    """As a swap of two elements, of two rows' pieces, or of a block's corners does it: plain sums of rows and columns stay as they are."""
+    _, certificate, d = made(backend, exact("40x50x60", format="float32", layout="nt"))
+    for i, j in ((3, 5), (20, 31)):
+        d[i, j] += 1
+    for i, j in ((3, 31), (20, 5)):
+        d[i, j] -= 1
+    assert certificate.check(d).wrong() == {"rows": [3, 20], "columns": [5, 31], "row_count": 2, "column_count": 2}
+
+
 def test_a_thousand_right_products_raise_no_alarm(backend: TorchBackend) -> None:
     random = np.random.default_rng(11)
     for trial in range(1000):

@@ -77,8 +77,9 @@ def test_float32_products_never_run_in_tf32(part: Part) -> None:
 def test_certificates_compile_to_64_bit_atomics(part: Part, element: str) -> None:
     types = {"d": f"*{element}", "x": "*i32", "w": "*i32", "across": "*i64", "down": "*i64"}
     types |= dict.fromkeys(["m", "n", "row", "column"], "i32")
-    tiles = {"tile_m": certificate_kernel.TILE_M, "tile_n": certificate_kernel.TILE_N}
-    assembly = compiled(part, certificate_kernel._kernel, types, {"per_unit": 0.5, "no_integer": NOT_AN_INTEGER, **tiles})
+    fixed = {"per_unit": 0.5, "no_integer": NOT_AN_INTEGER, "wide_x": True, "wide_w": False}
+    tiles = {"tile": certificate_kernel.TILE, "step": certificate_kernel.STEP, "span": certificate_kernel.SPAN}
+    assembly = compiled(part, certificate_kernel._kernel, types, fixed | tiles)
     assert re.search(r"(atom|red)\.\S*add\S*\.u64|global_atomic_add(_x2|_u64)", assembly)
 
 
@@ -117,20 +118,22 @@ odd = [0.25 * unit, float("inf"), float("-inf"), float("nan"), 2.0**100, -1.5 * 
 for at, value in enumerate(odd):
     d[5 + 7 * at, 7 + 19 * at] = value
 d[66, 130] = 2**21 * unit
-x, w = (torch.randint(-2**62, 2**62, (size,)) for size in (n, m))
-across, down = certificate_kernel.sums(torch, d, x, w, unit, NOT_AN_INTEGER)
+def sums(d, x, w, wide):
+    across, down = torch.full((m,), 3), torch.full((n,), -5)
+    certificate_kernel.add_sums(torch, d, across, down, x=x, w=w, wide_x=wide, wide_w=wide, unit=unit, no_integer=NOT_AN_INTEGER)
+    return (across - 3).tolist(), (down + 5).tolist()
 def integer(v):
     return int(v / unit) if abs(v / unit) <= 2**24 and v / unit % 1 == 0 else NOT_AN_INTEGER
 def wrapped(v):
     return (v + 2**63) % 2**64 - 2**63
 ints = [[integer(v) for v in row] for row in d.double().tolist()]
-xs, ws = x.tolist(), w.tolist()
-print(across.tolist() == [wrapped(sum(v * k for v, k in zip(row, xs))) for row in ints])
-print(down.tolist() == [wrapped(sum(v * k for v, k in zip(column, ws))) for column in zip(*ints)])
-alone, none = certificate_kernel.sums(torch, d, x, None, unit, NOT_AN_INTEGER)
-print(alone.tolist() == across.tolist(), none)
-none, alone = certificate_kernel.sums(torch, d, None, w, unit, NOT_AN_INTEGER)
-print(alone.tolist() == down.tolist(), none)
+for bits in (64, 32):
+    x, w = (torch.randint(-2**(bits - 2), 2**(bits - 2), (size,)) for size in (n, m))
+    across = [wrapped(sum(v * k for v, k in zip(row, x.tolist()))) for row in ints]
+    down = [wrapped(sum(v * k for v, k in zip(column, w.tolist()))) for column in zip(*ints)]
+    for stored in (d, d.contiguous()):
+        print(sums(stored, x, w, bits == 64) == (across, down), end=" ")
+        print(sums(stored, x, None, bits == 64) == (across, [0] * n), sums(stored, None, w, bits == 64) == ([0] * m, down))
 """)
-        == "True\nTrue\nTrue None\nTrue None\n"
+        == "True True True\n" * 4
     )

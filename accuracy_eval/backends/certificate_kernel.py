@@ -1,7 +1,8 @@
 """The sums of a certificate in one pass over a matrix, in Triton: what `certificates` does in torch, for large ones of a GPU.
 
-Sums wrap and may be added in any order: the result does not depend on how tiles are scheduled. A weight is two 32-bit halves, so that an
-element costs one 32 × 32 → 64 bit and one 32-bit multiply-add a sum: half of what 64-bit products take.
+Sums wrap and may be added in any order: the result does not depend on how tiles are scheduled. A program walks down a block of columns and
+keeps their sums in registers; rows are summed across the lanes of one warp. A weight of 64 bits is two halves: an element costs one
+32 × 32 → 64 bit multiply-add for a weight of 32 bits, and a 32-bit one more for the upper half.
 """
 
 from __future__ import annotations
@@ -11,26 +12,35 @@ from typing import Any
 import triton
 import triton.language as tl
 
-TILE_M, TILE_N = 64, 128
+TILE, STEP, SPAN = 512, 4, 64  # columns of a program, rows it takes at a time, rows it takes in all
+WARPS = 1
 
 
 # Triton compiles annotations too: it knows its own alone
 @triton.jit  # type: ignore[untyped-decorator]
 def _kernel(  # type: ignore[no-untyped-def]
     d, x, w, across, down, m, n, row, column,
-    per_unit: tl.constexpr, no_integer: tl.constexpr, tile_m: tl.constexpr, tile_n: tl.constexpr,
+    per_unit: tl.constexpr, no_integer: tl.constexpr, wide_x: tl.constexpr, wide_w: tl.constexpr,
+    tile: tl.constexpr, step: tl.constexpr, span: tl.constexpr,
 ):  # fmt: skip
-    rows = tl.program_id(0) * tile_m + tl.arange(0, tile_m)
-    columns = tl.program_id(1) * tile_n + tl.arange(0, tile_n)
-    inside = (rows[:, None] < m) & (columns[None, :] < n)
-    values = tl.load(d + rows.to(tl.int64)[:, None] * row + columns.to(tl.int64)[None, :] * column, mask=inside, other=0.0)
-    integers = _integers(values, per_unit, no_integer)
+    columns = tl.program_id(0) * tile + tl.arange(0, tile)
+    first = tl.program_id(1) * span
     if across is not None:
-        low, high = _halves(x, columns, n)
-        tl.atomic_add(across + rows, _sum(integers, low[None, :], high[None, :], 1), mask=rows < m, sem="relaxed")
+        x_low, x_high = _halves(x, columns, n, wide_x)
+    below = tl.zeros((tile,), tl.int64)
+    for at in range(0, span, step):
+        rows = first + at + tl.arange(0, step)
+        inside = (rows[:, None] < m) & (columns[None, :] < n)
+        values = tl.load(d + rows.to(tl.int64)[:, None] * row + columns.to(tl.int64)[None, :] * column, mask=inside, other=0.0)
+        integers = _integers(values, per_unit, no_integer)
+        if across is not None:
+            beside = _sum(integers, x_low[None, :], x_high[None, :], 1, wide_x)
+            tl.atomic_add(across + rows, beside, mask=rows < m, sem="relaxed")
+        if down is not None:
+            w_low, w_high = _halves(w, rows, m, wide_w)
+            below += _sum(integers, w_low[:, None], w_high[:, None], 0, wide_w)
     if down is not None:
-        low, high = _halves(w, rows, m)
-        tl.atomic_add(down + columns, _sum(integers, low[:, None], high[:, None], 0), mask=columns < n, sem="relaxed")
+        tl.atomic_add(down + columns, below, mask=columns < n, sem="relaxed")
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -51,36 +61,46 @@ def _integers(values, per_unit: tl.constexpr, no_integer: tl.constexpr):  # type
     return tl.where(whole, rounded, no_integer)
 
 
-@triton.jit
-def _halves(weights, at, size):  # type: ignore[no-untyped-def]
-    """(low, high) int32 with weight = high · 2^32 + low modulo 2^64, of little-endian 64-bit weights."""
+@triton.jit  # type: ignore[untyped-decorator]
+def _halves(weights, at, size, wide: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(low, high) int32 with weight = high · 2^32 + low modulo 2^64, of little-endian 64-bit weights; unless wide, high is none."""
     low = tl.load(weights + 2 * at, mask=at < size, other=0)
-    high = tl.load(weights + 2 * at + 1, mask=at < size, other=0)
-    return low, high + (low < 0)
+    if wide:
+        high = tl.load(weights + 2 * at + 1, mask=at < size, other=0) + (low < 0)
+    else:
+        high = tl.zeros_like(low)
+    return low, high
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _sum(integers, low, high, axis: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sum(integers, low, high, axis: tl.constexpr, wide: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sum of integers · (high · 2^32 + low) along the axis, modulo 2^64."""
-    return tl.sum(integers.to(tl.int64) * low.to(tl.int64), axis) + (tl.sum(integers * high, axis).to(tl.int64) << 32)
+    total = tl.sum(integers.to(tl.int64) * low.to(tl.int64), axis)
+    if wide:
+        total += tl.sum(integers * high, axis).to(tl.int64) << 32
+    return total
 
 
 def summable(torch: Any, matrix: Any) -> bool:
-    """Whether `sums` takes it: a matrix of a GPU, of floating point of 16 or 32 bits."""
+    """Whether `add_sums` takes it: a matrix of a GPU, of floating point of 16 or 32 bits."""
     return bool(matrix.is_cuda) and matrix.dtype in (torch.bfloat16, torch.float16, torch.float32)
 
 
-def sums(torch: Any, matrix: Any, x: Any, w: Any, unit: float, no_integer: int) -> tuple[Any, Any]:
-    """(matrix · x [m], wᵀ · matrix [n]) modulo 2^64 of the integers matrix / unit; None for weights that are None.
+def add_sums(
+    torch: Any, matrix: Any, across: Any, down: Any, *, x: Any, w: Any, wide_x: bool, wide_w: bool, unit: float, no_integer: int
+) -> None:
+    """Adds matrix · x to across [m] and wᵀ · matrix to down [n], modulo 2^64, of the integers matrix / unit; not where weights are None.
 
-    matrix [m, n] of 16 or 32 bits an element, any stride; unit a power of two. What is no integer of at most 2^24 (of 16 bits: below
-    2^22) counts as `no_integer`.
+    matrix [m, n]   of 16 or 32 bits an element, any stride; what is no integer of at most 2^24 (of 16 bits: below 2^22) is `no_integer`
+    x [n], w [m], across, down   contiguous int64; unless wide, every weight is a number of 32 bits
+    unit            a power of two
     """
+    if not matrix.numel():
+        return
+    if matrix.stride(0) == 1:  # lanes go along what lies together
+        matrix, across, down, x, w, wide_x, wide_w = matrix.t(), down, across, w, x, wide_w, wide_x
     m, n = matrix.shape
-    both = torch.zeros(m + n, dtype=torch.int64, device=matrix.device)
-    across, down = (None if x is None else both[:m]), (None if w is None else both[m:])
-    if matrix.numel():
-        grid = (triton.cdiv(m, TILE_M), triton.cdiv(n, TILE_N))
-        halves = (None if weights is None else weights.view(torch.int32) for weights in (x, w))
-        _kernel[grid](matrix, *halves, across, down, m, n, *matrix.stride(), 1 / unit, no_integer, TILE_M, TILE_N)
-    return across, down
+    halves = (None if weights is None else weights.view(torch.int32) for weights in (x, w))
+    sums = (None if x is None else across), (None if w is None else down)
+    grid = (triton.cdiv(n, TILE), triton.cdiv(m, SPAN))
+    _kernel[grid](matrix, *halves, *sums, m, n, *matrix.stride(), 1 / unit, no_integer, wide_x, wide_w, TILE, STEP, SPAN, num_warps=WARPS)

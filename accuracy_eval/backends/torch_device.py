@@ -20,7 +20,7 @@ from accuracy_eval.backends.candidates import Candidate, registered
 from accuracy_eval.backends.certificates import Certificate, Checked, certifiable
 from accuracy_eval.backends.kernels import parse_kernel, record_kernels
 from accuracy_eval.backends.reference import ready
-from accuracy_eval.backends.staging import Staging
+from accuracy_eval.backends.staging import GATHERED_FROM, Staging
 from accuracy_eval.backends.together import Together
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError
@@ -250,12 +250,21 @@ class TorchBackend:
         return tensor.contiguous().view(getattr(self.torch, _INTEGERS[tensor.element_size()]))
 
     def to_host(self, tensor: Any, fmt: str) -> Future[Codes]:
-        """The tensor's codes on the host: copied through pinned memory, ready when the copy's event has passed."""
+        """The tensor's codes on the host: copied through pinned memory, large ones by pieces of it; ready when the copy is done."""
         storage = get_format(fmt).storage
         integers = self._integers(tensor)
         if not self.on_gpu:
             return self._pool.submit(lambda: integers.numpy().view(storage))
         size = integers.numel() * integers.element_size()
+        if size >= GATHERED_FROM:
+            made, timeline = self.torch.cuda.Event(), self._timeline
+            made.record()
+
+            def gather() -> Codes:
+                with timeline.stage("to_host", size):
+                    return self._staging.gathered(integers, made).view(storage).reshape(integers.shape)
+
+            return self._pool.submit(gather)
         with self._timeline.stage("pin", size):
             buffer = self._staging.take(size)
             host = buffer[:size].view(integers.dtype).view(integers.shape)
