@@ -76,6 +76,7 @@ class Attention:
     format   format of the operands: what P, dS and O are rounded to
     sink     [h], or None: there is none
     narrow   how operands of 8 bits are multiplied; None: they have more
+    mask     [s, t]: which keys a query sees, in place of what causal and window say; None: they say it
     """
 
     q: Values
@@ -87,6 +88,7 @@ class Attention:
     format: str
     sink: Values | None = None
     narrow: Narrow | None = None
+    mask: NDArray[np.bool_] | None = None
 
     def half(self, x: Values) -> Values:
         """What one rounding to the operands' format costs at most."""
@@ -113,8 +115,8 @@ class Attention:
 
     def visible(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None:
         """[s, t]: which keys a query sees; None: all."""
-        if not (self.causal or self.window):
-            return None
+        if self.mask is not None or not (self.causal or self.window):
+            return self.mask
         i, j = np.arange(self.q.shape[2])[:, None], np.arange(self.k.shape[2])[None, :]
         return (j <= i) & ((j > i - self.window) if self.window else True)
 

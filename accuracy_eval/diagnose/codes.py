@@ -16,6 +16,7 @@ import numpy as np
 from accuracy_eval.diagnose import (
     accumulators,
     alignment,
+    attention,
     collectives,
     epilogues,
     facts,
@@ -78,6 +79,7 @@ _OUT = ("empty", "all-zero", "constant")  # after these nothing about the output
 _NARROW = ("result-rounded", "tf32-like", "bf16-inputs-like", "reduced-partials", "accumulator-rounded", "flush-to-zero")
 _SCALES = ("scale-rounding-rule", "amax-stale")
 _COLLECTIVE = ("lost-rank", "doubled-rank", "rank-order")
+_ATTENTION = ("softmax-scale", "wrong-mask", "keys-missing", "wrong-kv-head")
 _OF_PRODUCT = (
     "epilogue-step",
     "wrong-index",
@@ -88,7 +90,7 @@ _OF_PRODUCT = (
     "lost-k",
     "misaligned-read",
 )
-_PRODUCT = (*_COLLECTIVE, *_SCALES, *_OF_PRODUCT, *_NARROW)
+_PRODUCT = (*_COLLECTIVE, *_ATTENTION, *_SCALES, *_OF_PRODUCT, *_NARROW)
 _PLACES = ("zero-tail", "rows", "columns", "block", "periodic")
 
 CODES: dict[str, Code] = {
@@ -184,6 +186,16 @@ CODES: dict[str, Code] = {
              "check the handling of a K that is no multiple of the tile", ("from_k",), products.k_tail_missing, with_=("lost-k",)),
         Code("lost-k", "cause", "the products of k = {k} of {total} are missing", "one index of the contraction is lost",
              "check the tile boundaries at this k", ("k",), products.lost_one_k, with_=("k-tail-missing",)),
+        Code("softmax-scale", "cause", "the scores are multiplied by {value} ({what}); asked for is {asked}",
+             "the softmax takes scores of another scale", "check who applies 1/√d and log2 e, and whether both sides do", ("value",),
+             attention.softmax_scale),
+        Code("wrong-mask", "cause", "a query i sees the keys {mask}; it should see {asked}",
+             "the mask is shifted, left out, or not asked for",
+             "check the comparison of places (< or ≤), the window's ends, and where the diagonal starts", ("mask",), attention.wrong_mask),
+        Code("keys-missing", "cause", "keys from {from_key} of {keys} on are left out", "the last keys have no part in the softmax",
+             "check the handling of a length that is no multiple of the block of keys", ("from_key",), attention.keys_missing),
+        Code("wrong-kv-head", "cause", "K and V are those of other heads: {how}", "query heads take K and V of other heads",
+             "check how query heads are dealt to heads of K and V: h // (h/g)", ("how",), attention.wrong_kv_head),
         Code("misaligned-read", "cause", "operands were read {elements} elements before they begin: an address was rounded down",
              "a kernel takes an operand off alignment for one on a boundary", "copy such views before the call, or refuse them",
              ("elements",), alignment.misaligned_read, ("k-tail-missing", "lost-k")),
@@ -206,8 +218,8 @@ CODES: dict[str, Code] = {
              _first(values.flush_to_zero, products.operands_flushed), _OUT),
         Code("gain", "cause", "the output is {value} × the expected values{power}", "one factor everywhere",
              "compare alpha, scales and encodings with this factor", ("value", "power_of_two"), values.gain,
-             (*_OUT, "fp8-encoding", "accumulator-plateau", "transposed", "epilogue-step", *_COLLECTIVE, "k-tail-missing", "lost-k",
-              *_SCALES, *_NARROW)),
+             (*_OUT, "fp8-encoding", "accumulator-plateau", "transposed", "epilogue-step", *_COLLECTIVE, *_ATTENTION, "k-tail-missing",
+              "lost-k", *_SCALES, *_NARROW)),
         Code("range-violation", "cause", "{op} is {value} at {index}, outside [{low}, {high}]", "a value the function cannot have",
              "look at the argument there with the reproducer", ("index",), values.range_violation),
         Code("tail-flush", "cause", "{op} is zero for every argument {side} {from_value}, where its value is a normal number",

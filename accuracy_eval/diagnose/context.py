@@ -144,6 +144,7 @@ class Look:
         self.places: Any = None  # what `places.locate` found
         self.product: Any = None  # what `sampling.sample` drew
         self.hypotheses: Any = None  # what `products.explanations` chose
+        self.attention: Any = None  # what `attention` chose
         self.named: dict[str, Finding] = {}  # what was found so far, by code
 
     @property

@@ -228,10 +228,11 @@ def _places(look: Look) -> tuple[Indices, Indices]:
     worst_cols = [f % look.cols for f in flats]
     if look.m.rows is not None:
         worst_rows += np.argsort(-look.m.rows.error, kind="stable")[:4].tolist()
-    return _fill(worst_rows, look.rows, SAMPLE_ROWS), _fill(worst_cols, look.cols, SAMPLE_COLUMNS)
+    return places_of(worst_rows, look.rows, SAMPLE_ROWS), places_of(worst_cols, look.cols, SAMPLE_COLUMNS)
 
 
-def _fill(worst: list[int], size: int, count: int) -> Indices:
+def places_of(worst: list[int], size: int, count: int) -> Indices:
+    """At most `count` of `size` places: the first of `worst`, and some spread evenly."""
     if size <= count:
         return np.arange(size)
     spread = np.linspace(0, size - 1, count).astype(np.int64).tolist()

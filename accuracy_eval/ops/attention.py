@@ -166,18 +166,24 @@ def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
     return attended(_framework, torch, case, t)
 
 
-def _values(case: Case, inputs: Inputs, name: str) -> Values:
+def values(case: Case, inputs: Inputs, name: str) -> Values:
+    """An operand as bhsd float64."""
     coded = inputs[name]
     return decode(coded.codes, coded.format).transpose(order(case.layout))
 
 
-def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
-    q, k, v = (_values(case, inputs, n) for n in "qkv")
+def problem_of(case: Case, inputs: Inputs) -> Attention:
+    """What the case computes, of operands as stored."""
+    q, k, v = (values(case, inputs, n) for n in "qkv")
     sink = decode(inputs["sink"].codes, inputs["sink"].format) if "sink" in inputs else None
-    problem = Attention(q, k, v, scale_of(case), bool(option(case, "causal")), int(option(case, "window")), inputs["q"].format, sink)
+    return Attention(q, k, v, scale_of(case), bool(option(case, "causal")), int(option(case, "window")), inputs["q"].format, sink)
+
+
+def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
+    problem = problem_of(case, inputs)
 
     def computed() -> dict[str, Result]:
-        return forward(problem) if case.direction == "fwd" else backward(problem, _values(case, inputs, "grad_out"))
+        return forward(problem) if case.direction == "fwd" else backward(problem, values(case, inputs, "grad_out"))
 
     return references(case, _outputs(case, encoding), contract, computed)
 

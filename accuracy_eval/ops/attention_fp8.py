@@ -117,12 +117,17 @@ def _values(case: Case, inputs: Inputs, name: str) -> Values:
     return np.asarray(values * by_token(decode(scale.codes, scale.format), values.shape[2]))
 
 
-def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
+def problem_of(case: Case, inputs: Inputs, contract: str) -> Attention:
+    """What the case computes, of codes and scales."""
     sums = (parse_contract(contract).accumulators or (RZ32,))[0]
     narrow = Narrow(inputs["q"].format, float(_option(case, "p_scale")), 2.0**-sums.bits, sums.width)
     q, k, v = (_values(case, inputs, n) for n in "qkv")
     masks = bool(option(case, "causal")), int(option(case, "window"))
-    problem = Attention(q, k, v, scale_of(case), *masks, "float32", narrow=narrow)
+    return Attention(q, k, v, scale_of(case), *masks, "float32", narrow=narrow)
+
+
+def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
+    problem = problem_of(case, inputs, contract)
     return references(case, _outputs(case, encoding), contract, lambda: forward(problem))
 
 
