@@ -10,7 +10,7 @@ import pytest
 
 from accuracy_eval.backends import candidates
 from accuracy_eval.backends.open import open_backend
-from accuracy_eval.dump import dump, workers
+from accuracy_eval.dump import dump, dumping, workers
 from accuracy_eval.dump.workers import Crew
 from accuracy_eval.engine.local import LocalPool
 from accuracy_eval.engine.seats import gpu_count, gpu_seats, most_workers, seats_for
@@ -75,7 +75,7 @@ def test_what_was_lost_is_run_again_by_resume(tmp_path: Path, plugin: str) -> No
 def test_parts_that_cannot_be_written_end_the_dump_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.h5.parts").mkdir()
     with Crew("reference", 1) as crew:
-        monkeypatch.setattr("accuracy_eval.dump.Settings", lambda parts, *rest, **more: _settings(tmp_path / "no" / "\0", *rest, **more))
+        monkeypatch.setattr(dumping, "Settings", lambda parts, *rest, **more: _settings(tmp_path / "no" / "\0", *rest, **more))
         with pytest.raises(ValueError, match="null byte"):
             dump(suite(), crew, tmp_path / "a.h5")
 

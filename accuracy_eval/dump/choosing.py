@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from accuracy_eval.backends.candidates import Candidate
 from accuracy_eval.backends.states import STATES
-from accuracy_eval.errors import unknown
+from accuracy_eval.errors import UsageError, alike, unknown
 from accuracy_eval.records import Case
 from accuracy_eval.suite import Suite
 from accuracy_eval.visits import EVERY
@@ -53,3 +53,16 @@ def registered_facts(cases: Iterable[Case], of: Callable[[Case], Sequence[Known]
             asked = k.name in names or not (names or k.built_in)
             found.setdefault(case.op, {})[k.name] = {"asked": asked, "on_request": k.on_request}
     return found
+
+
+def check_names(names: Sequence[str], running: Iterable[str], registered: Mapping[str, Mapping[str, Any]]) -> None:
+    """UsageError for names of which no case runs one."""
+    missing = set(names) - set(running) - {EVERY}
+    if missing:
+        there = sorted({name for of_op in registered.values() for name in of_op})
+        close = alike(min(missing), there)
+        hint = f" (did you mean {' or '.join(close)}?)" if close else ""
+        raise UsageError(
+            f"candidate {', '.join(sorted(missing))} is registered for no op of the suite{hint}; there are: {', '.join(there)}; "
+            "register it with --plugin FILE or drop it"
+        )

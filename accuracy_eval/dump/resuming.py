@@ -1,19 +1,48 @@
-"""What a resumed dump does not keep: results of a candidate whose files have changed since."""
+"""What a dump finds of an earlier run at its place: whether it may go on from there, and what it does not keep."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from accuracy_eval import store
 from accuracy_eval.cases import case_id
 from accuracy_eval.dump.choosing import Known
 from accuracy_eval.dump.running import Job
-from accuracy_eval.errors import counted
+from accuracy_eval.errors import FileError, UsageError, counted
 from accuracy_eval.records import Case
 
-Key = tuple[str, str]
+Key = tuple[str, str]  # case id, candidate
+
+# what must be equal for two halves of a dump to be one: the device and the software that computes
+_SAME = ("label", "vendor", "arch", "device_name", "backend", "fp8_encoding", "torch_version", "library.cublas.version", "driver_version",
+         "accuracy_eval_version")  # fmt: skip
+
+
+def taken_over(out: Path, parts: Path, info: Mapping[str, Any], provenance: Mapping[str, Any], *, resume: bool) -> set[Key]:
+    """The finished (case id, candidate) in `parts`, where a finished `out` is unpacked first.
+
+    UsageError where either is there and the dump does not resume, or holds results of another suite, device or version.
+    """
+    if out.exists() and not resume:
+        raise UsageError(f"{out} exists already; complete it with --resume, remove it, or choose another name")
+    if out.exists():
+        _require_same_run(out, info, provenance)
+        store.unpack(out, parts)
+    finished = store.intact(parts) if parts.exists() else set()
+    if parts.exists() and store.part_files(parts) and not resume:
+        raise UsageError(
+            f"{parts} holds {counted(len(finished), 'result')} of an unfinished dump; go on with --resume (and --workers 1 where a case "
+            "ended the process: it then costs itself alone), or remove it"
+        )
+    if finished:
+        _require_same_run(parts, info, provenance)
+    return finished
 
 
 def outdated(parts: Path, work: Sequence[Job], finished: Collection[Key], of: Callable[[Case], Sequence[Known]]) -> dict[Key, str]:
@@ -40,3 +69,49 @@ def again_text(stale: Mapping[Key, str]) -> list[str]:
         f"{counted(n, 'result')} of {name} {'is' if n == 1 else 'are'} run again: {files} {'have' if ' and ' in files else 'has'} changed"
         for (name, files), n in numbers.items()
     ]
+
+
+@contextmanager
+def only_writer(parts: Path) -> Iterator[None]:
+    """The folder, made where it is not there, locked for the block, or as long as this process lives.
+
+    FileError where it cannot be made, UsageError when another dump writes there.
+    """
+    try:
+        parts.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{parts}: cannot be made: {error.strerror}; name a file that can be written with -o") from error
+    handle = os.open(parts, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise UsageError(f"{parts}: another dump is writing there; wait for it, or choose another file") from None
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _require_same_run(path: Path, info: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+    """UsageError unless the results at `path` (a dump, or one part of a folder) were made by this suite on this device."""
+    source = path if path.is_file() else store.part_files(path)[0]
+    with store.Dump.open(source) as d:
+        before = {"suite_digest": d.info.get("suite_digest"), "chosen": d.info.get("chosen", []), **{k: d.platform.get(k) for k in _SAME}}
+        gone = _names(d.info.get("candidates", {})) - _names(info["candidates"])
+    if gone:
+        raise UsageError(
+            f"{path}: --resume goes on with results of another run, in which {', '.join(sorted(gone))} was registered too. "
+            "Register it again with the same --plugin FILE, or write to another file"
+        )
+    now = {**{k: info[k] for k in ("suite_digest", "chosen")}, **{k: provenance.get(k) for k in _SAME}}
+    different = [f"{k} {before[k]!r} != {now[k]!r}" for k in now if before[k] != now[k]]
+    if different:
+        raise UsageError(
+            f"{path}: --resume goes on with results of another run: {'; '.join(different)}. Use the same suite, seed, device and versions, "
+            "or write to another file"
+        )
+
+
+def _names(registered: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    return {f"candidate {name} of {op}" for op, of_op in registered.items() for name in of_op}

@@ -1,0 +1,63 @@
+"""What a dump did, case by case."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from accuracy_eval.dump.resuming import Key, again_text
+from accuracy_eval.dump.running import Job
+from accuracy_eval.messages import wrong_product
+from accuracy_eval.records import CaseRecord
+
+
+@dataclass
+class DumpSummary:
+    """What a dump did: cases by status, those taken over from an earlier run, and seconds. `wrong` are runs a certificate refused.
+
+    reasons   why cases are unsupported -> how many
+    unnamed   op -> cases for which none of the named candidates is registered: they ran nothing
+    again     results of an earlier run that were not kept, since a file of their candidate has changed: who and which
+    lost      what raised and left a device that answers no more calls; a fresh process ran the cases after it
+    """
+
+    path: Path
+    done: int = 0
+    unsupported: int = 0
+    error: int = 0
+    resumed: int = 0
+    never_written: list[str] = field(default_factory=list)
+    nondeterministic: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
+    unnamed: dict[str, int] = field(default_factory=dict)
+    again: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    time_s: float = 0.0
+
+    @classmethod
+    def begun(cls, path: Path, work: Sequence[Job], left: Sequence[Job], stale: Mapping[Key, str]) -> Self:
+        """Before anything runs: of all the work, what is left to do, and which results of an earlier run are not kept."""
+        resumed = sum(len(j.candidates) for j in work) - sum(len(j.candidates) for j in left)
+        unnamed = Counter(j.case.op for j in work if not j.candidates)
+        return cls(path, resumed=resumed, unnamed=dict(unnamed), again=again_text(stale))
+
+    def count(self, record: CaseRecord) -> None:
+        """One more finished case."""
+        setattr(self, record.status, getattr(self, record.status) + 1)
+        if record.status == "unsupported":
+            self.reasons[record.reason] = self.reasons.get(record.reason, 0) + 1
+        if record.status == "error":
+            self.errors.append(f"{record.id} ({record.candidate}): {record.reason}")
+        name = record.id if record.candidate == "default" else f"{record.id} ({record.candidate})"
+        self.wrong += [f"{name}: {wrong_product(run)}" for run in record.notes.get("certificate", {}).get("wrong", ())]
+        if "device_lost" in record.notes:
+            self.lost.append(name)
+        if "never_written" in record.notes:
+            self.never_written.append(name)
+        elif any(n > 1 for n in record.distinct.values()):
+            self.nondeterministic.append(name)
