@@ -162,9 +162,22 @@ def _read_early(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
     return encode(e / e.sum(axis=1, keepdims=True), fmt)
 
 
-def _attention(direction: str) -> Case:
+def _attention(direction: str, **options: Any) -> Case:
     shape = tuple(zip("bhgstd", (1, 4, 2, 32, 32, 32), strict=True))
-    return make_case("attention", shape, layout="bshd", format="bfloat16", direction=direction)
+    return make_case("attention", shape, layout="bshd", format="bfloat16", direction=direction, options=options)
+
+
+def _attended(scale: float, last: int, keys: int, heads: Sequence[int]) -> Change:
+    """A softmax of scores times `scale`: query i sees keys up to i + last of so many, query head h takes K and V of heads[h]."""
+
+    def change(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
+        q, k, v = (decode(inputs[n].codes, inputs[n].format).transpose(0, 2, 1, 3) for n in "qkv")
+        i, j = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])[None, :]
+        scores = np.where((j <= i + last) & (j < keys), scale * q @ k[:, heads].swapaxes(2, 3), -np.inf)
+        e = np.exp(scores - scores.max(axis=3, keepdims=True))
+        return encode((e @ v[:, heads] / e.sum(axis=3, keepdims=True)).transpose(0, 2, 1, 3), fmt)
+
+    return change
 
 
 _PADDED = make_case("gemm", METAMORPHIC, layout="nt", lane="metamorphic", options={"relation": "padded_k"})
@@ -192,6 +205,10 @@ PLANTED: tuple[Planted, ...] = (
     Planted("epilogue-step", make_case("gemm_epilogue", GEMM, layout="nt", options={"activation": "silu", "bias": True}), "y",
             _without_activation),
     Planted("wrong-index", make_case("embedding", (("t", 48), ("v", 64), ("n", 40)), format="bfloat16"), "y", _next_word),
+    Planted("softmax-scale", _attention("fwd", lse=True), "out", _attended(1 / 32, 32, 32, [0, 0, 1, 1])),
+    Planted("wrong-mask", _attention("fwd", causal=True), "out", _attended(32**-0.5, 1, 32, [0, 0, 1, 1])),
+    Planted("keys-missing", _attention("fwd", scale=0.25), "out", _attended(0.25, 32, 24, [0, 0, 1, 1])),
+    Planted("wrong-kv-head", _attention("fwd", scale=0.125), "out", _attended(0.125, 32, 32, [0, 1, 0, 1])),
     Planted("misaligned-read", make_case("softmax", (("m", 24), ("n", 96)), format="float16", input_class="misaligned"), "result",
             _read_early),
     Planted("flush-to-zero", _cast("float32", "float16", "wide"), "y", _flushed),
