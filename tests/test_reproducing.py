@@ -9,7 +9,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from support_ops import Known
 
+from accuracy_eval.cases import case_id
 from accuracy_eval.cli import run
 
 CASE = "gemm.m6.n5.k11.{}.bfloat16.normal.s0"
@@ -107,3 +109,66 @@ def test_ops_whose_elements_depend_on_whole_rows_are_refused(op: str, at: str, t
     assert run(["dump", "--op", op, "--shape", "4x8", "--format", "float32", "--device", "reference", "-q", "-o", path]) == 0
     assert run(["inspect", path, "--case", f"{op}.m4.n8.float32.normal.s0", "--element", at]) == 2
     assert "depends on more than a row" in capsys.readouterr().err
+
+
+ATTENTION = (1, 4, 2, 24, 24, 16)
+
+
+def attention_case(tmp_path: Path, layout: str) -> tuple[str, str, Known]:
+    """A dump, its case and the operands."""
+    path, suite = str(tmp_path / "a.h5"), tmp_path / "one.toml"
+    shape = "x".join(map(str, ATTENTION))
+    row = ["[[cases]]", 'op = "attention"', f'shape = "{shape}"', 'format = "bfloat16"', f'layout = "{layout}"']
+    suite.write_text("\n".join([*row, "options = { causal = true, lse = true }"]))
+    assert run(["dump", str(suite), "--device", "reference", "-q", "-o", path]) == 0
+    known = Known("attention", ATTENTION, format="bfloat16", layout=layout, options={"causal": True, "lse": True})
+    return path, case_id(known.case), known
+
+
+@pytest.mark.parametrize(("layout", "at"), [("bhsd", (0, 3, 13, 5)), ("bshd", (0, 13, 3, 5)), ("sbhd", (13, 0, 3, 5))])
+def test_an_element_of_an_attention_shows_the_keys_its_query_gives_most_weight_to(
+    layout: str, at: tuple[int, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, case, known = attention_case(tmp_path, layout)
+    q, k, v = (known.values[n].transpose([layout.index(x) for x in "bhsd"])[0] for n in "qkv")
+    scores = k[1, :14] @ q[3, 13] / 4
+    weights = np.exp(scores) / np.exp(scores).sum()
+    value, log = float(weights @ v[1, :14, 5]), float(np.log(np.exp(scores).sum()))
+    text = printed(capsys, path, "--case", case, "--element", ",".join(map(str, at)))
+    rounded = np.array(value, ml_dtypes.bfloat16)
+    assert f"actual 0x{int(rounded.view(np.uint16)):04X} = {float(rounded)!r} (bfloat16, default): within its budget" in text
+    found = re.search(r"reference (\S+), budget (\S+) \(contract fp32acc\): 0x([0-9A-F]+) … 0x([0-9A-F]+) keep it", text)
+    assert found
+    assert float(found[1]) == pytest.approx(value, rel=1e-12)
+    ends = np.sort([float(np.array(int(c, 16), np.uint16).view(ml_dtypes.bfloat16)) for c in found.groups()[2:]])
+    np.testing.assert_allclose(ends, [value - float(found[2]), value + float(found[2])], rtol=2**-8)
+    assert "  query 13 of head 3, batch 0: sees keys 0 … 13 of 24, head 1 of K and V, scale 0.25\n" in text
+    assert "  the keys of the largest weights, 8 of 14:\n" in text
+    lines = re.findall(r"key (\d+): score (\S+), weight (\S+), v\[5\] 0x([0-9A-F]+) = (\S+), weight · v (\S+)", text)
+    assert [int(line[0]) for line in lines] == np.argsort(-weights)[:8].tolist()
+    for key, score, weight, code, x, product in lines:
+        j = int(key)
+        assert float(np.array(int(code, 16), np.uint16).view(ml_dtypes.bfloat16)) == v[1, j, 5]
+        wanted = [scores[j], weights[j], v[1, j, 5], weights[j] * v[1, j, 5]]
+        np.testing.assert_allclose([float(y) for y in (score, weight, x, product)], wanted, rtol=1e-5)
+    text = printed(capsys, path, "--case", case, "--tensor", "lse", "--element", "0,3,13")
+    found = re.search(r"reference (\S+),", text)
+    assert found
+    assert float(found[1]) == pytest.approx(log, rel=1e-12)
+    assert re.findall(r"key (\d+): score \S+, weight \S+$", text, re.MULTILINE) == [line[0] for line in lines]
+
+
+def test_an_element_of_an_attention_says_which_candidate_leaves_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "import torch\nimport accuracy_eval as ae\n\n@ae.candidate('attention', name='mine')\ndef mine(case, t):\n"
+        "    f = torch.nn.functional.scaled_dot_product_attention\n"
+        "    return {'out': f(t['q'], t['k'], t['v'], scale=1 / 16, enable_gqa=True)}\n"
+    )
+    path = str(tmp_path / "m.h5")
+    words = ["dump", "--op", "attention", "--shape", "x".join(map(str, ATTENTION)), "--format", "float32", "--layout", "bhsd"]
+    assert run([*words, "--device", "cpu", "--plugin", str(plugin), "-q", "-o", path]) == 0
+    text = printed(capsys, path, "--case", "attention.b1.h4.g2.s24.t24.d16.bhsd.float32.normal.s0", "--element", "0,3,13,5")
+    assert re.search(r"float32, default\): within its budget\n", text)
+    assert re.search(r"float32, mine\): outside its budget\n", text)
+    assert text.count("reference") == 1

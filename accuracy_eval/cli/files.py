@@ -14,7 +14,7 @@ from accuracy_eval.cli import completion
 @click.argument("dump", type=click.Path())
 @click.option("--case", "case", metavar="ID", shell_complete=completion.cases, help="Every tensor of one case.")
 @click.option("--candidate", "candidate", metavar="NAME", help="With --case: only this candidate's.")
-@click.option("--element", metavar="I,J", help="With --case: this element of the output, and the codes it was computed from.")
+@click.option("--element", metavar="I,J", help="With --case: this element of the output, and what it was computed from.")
 @click.option("--tensor", metavar="NAME", default="", help="With --element: of this output (default: the first).")
 @click.option("--platform", "platform", is_flag=True, help="Where it was made: device, versions, switches, variables.")
 @click.option("--verify", is_flag=True, help="Check every stored digest and the file's structure.")
@@ -28,6 +28,7 @@ def inspect_command(
     accuracy-eval inspect h200.h5 --verify
     accuracy-eval inspect h200.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42
     accuracy-eval inspect h200.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42 --element 12,301
+    accuracy-eval inspect h200.h5 --case attention.b1.h8.g4.s128.t128.d64.bhsd.bfloat16.normal.s42 --element 0,3,17,5
     """
     from accuracy_eval.errors import UsageError, counted
     from accuracy_eval.json_data import to_json

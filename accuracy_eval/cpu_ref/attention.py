@@ -21,8 +21,8 @@ the same, as P = 0 times Inf. Where every score is −Inf the result is NaN by t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
 from typing import Any
 
@@ -134,6 +134,24 @@ class Result:
     typical: Values | None = None
 
 
+@dataclass(frozen=True)
+class Query:
+    """One query of one head.
+
+    shared   its head of K and V
+    seen     [t]: which keys it sees
+    scores   [t] of all keys, scaled; weights [t], 0 of keys it does not see; sink: the weight that a sink takes, 0 without one
+    results  out [d] and lse [] by name
+    """
+
+    shared: int
+    seen: NDArray[np.bool_]
+    scores: Values
+    weights: Values
+    sink: float
+    results: Mapping[str, Result]
+
+
 _NO_WARNING = np.errstate(over="ignore", invalid="ignore", divide="ignore")  # Inf − Inf and 0·Inf are NaN; a budget may overflow
 Flags = NDArray[np.bool_]
 
@@ -143,6 +161,17 @@ def forward(a: Attention) -> dict[str, Result]:
     found = [head for row in _of_heads(a, lambda head: {"out": head.out, "lse": head.lse}) for head in row]
     shape = a.q.shape[:3]
     return {"out": _stacked([x["out"] for x in found], (*shape, a.v.shape[3])), "lse": _stacked([x["lse"] for x in found], shape)}
+
+
+@_NO_WARNING
+def query_of(a: Attention, batch: int, head: int, query: int) -> Query:
+    """What one query sees, and its results."""
+    keys, visible = a.k.shape[2], a.visible()
+    seen = np.ones((1, keys), np.bool_) if visible is None else visible[query : query + 1]
+    found = _Head(replace(a, q=a.q[:, :, query : query + 1], mask=seen), batch, head)
+    p, shared = found.p[0], head * a.k.shape[1] // a.q.shape[1]
+    line = {n: Result(r.values[0], r.budget[0], r.reach) for n, r in (("out", found.out), ("lse", found.lse))}
+    return Query(shared, seen[0], a.scale * (a.k[batch, shared] @ a.q[batch, head, query]), p[:keys], float(p[keys:].sum()), line)
 
 
 @_NO_WARNING

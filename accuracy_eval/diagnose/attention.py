@@ -21,8 +21,8 @@ from accuracy_eval.diagnose.context import Finding, Look
 from accuracy_eval.diagnose.sampling import Indices, places_of
 from accuracy_eval.formats import Codes, Values, decode, encode, ulp
 from accuracy_eval.messages import number
-from accuracy_eval.ops import attention, attention_fp8
-from accuracy_eval.ops.spec import Inputs
+from accuracy_eval.ops import attention
+from accuracy_eval.ops.attention_problems import PROBLEMS
 from accuracy_eval.records import Case
 
 REST = 0.01  # of the error's energy may remain unexplained, as for products
@@ -31,10 +31,6 @@ HEADS, PLACES = 8, 48  # that are computed again
 LARGEST = 1 << 22  # scores of one part: 32 MiB of float64
 BLOCKS = (8, 16, 32, 64, 128, 256)  # keys of which kernels take whole blocks alone
 
-PROBLEMS: Mapping[str, Callable[[Case, Inputs, str], Attention]] = {
-    "attention": lambda case, inputs, _: attention.problem_of(case, inputs),
-    "attention_fp8": attention_fp8.problem_of,
-}
 BY_QUERY = ("out", "lse", "dq")
 BY_KEY = ("dk", "dv")
 

@@ -14,6 +14,7 @@ from accuracy_eval import messages
 from accuracy_eval.json_data import to_json
 from accuracy_eval.labels import default_labels
 from accuracy_eval.metrics.registry import KNOWN
+from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import (
     ARRAYS,
     Attribution,
@@ -28,6 +29,7 @@ from accuracy_eval.records import (
     Verdict,
     WorstElement,
 )
+from accuracy_eval.reproducing import whole
 
 Value = str | int | float | bool | None
 
@@ -339,9 +341,7 @@ def share_of_limit(gate: GateResult | None) -> float | None:
 def reproduce_element(results: Results, row: Row, index: Sequence[int]) -> str:
     """The command that prints an element of a row's actual dump with the codes it was computed from; "" where no dump is at hand."""
     file, case = next((d.file for d in results.dumps if d.label == row.actual), ""), row.case
-    if not file or row.result is None or case is None or case.recipe or case.direction != "fwd":
-        return ""
-    if case.op != "gemm" and row.result.family not in ("special", "cast"):  # elements of others depend on whole rows
+    if not file or row.result is None or case is None or case.op not in OPS or whole(case, OPS[case.op]):
         return ""
     place = ",".join(map(str, index))
     words = ["accuracy-eval inspect", shlex.quote(messages.visible(file)), "--case", shlex.quote(messages.visible(row.holder.case_id))]

@@ -1,9 +1,9 @@
-"""One element of a stored output with everything it was computed from: codes in hex, to be put into any other program."""
+"""One element of an output: a row and a column of a product, the arguments of a function, a query of an attention."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from accuracy_eval.errors import UsageError, counted
 from accuracy_eval.formats import decode
 from accuracy_eval.messages import code_text, index_text, number
-from accuracy_eval.ops.operands import operand_codes
+from accuracy_eval.ops.attention_problems import PROBLEMS
+from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, Operand, OpSpec
 from accuracy_eval.records import Case, CaseRecord, TensorRecord
+from accuracy_eval.reproducing.attention import attended
+from accuracy_eval.reproducing.seen import Seen, coded
 from accuracy_eval.store import Dump
 
 PER_LINE = 8  # codes of a line
@@ -28,25 +31,30 @@ def element(dump: Dump, records: Sequence[CaseRecord], index: Sequence[int], ten
     """The element of an output (the first by default) at `index`, as each of a case's records has it, and the operands it depends on.
 
     Products (forward, without a recipe): a row of A and a row of B (as [m, k] and [n, k], whatever the layout), the exact sum of
-    their products and the largest of them. Elementwise ops: the operands' elements. UsageError for an index outside, and for ops whose
-    elements depend on more.
+    their products and the largest of them. Elementwise ops: the operands' elements. Attention (forward): see `attention`. UsageError for
+    an index outside, and for ops whose elements depend on more.
     """
     first, at = records[0], tuple(index)
     spec = get_op(first.case.op)
     encoding: Encoding = "fnuz" if dump.platform.get("fp8_encoding") == "fnuz" else "ocp"
-    operands = {o.name: o for o in spec.operands(first.case, encoding)}
     outputs = [(record, _output(record, tensor, at)) for record in records if record.status == "done" or len(records) == 1]
-    used = list(_used(spec, first.case, operands, outputs[0][1].shape, at))
+    refused = whole(first.case, spec)
+    if refused:
+        raise UsageError(refused)
     codes = operand_codes(spec, first.case, encoding)
-    lines = [f"{first.id} {outputs[0][1].name} {index_text(at)}"]
-    for record, t in outputs:
-        lines.append(f"  actual {_coded(dump.read(record, t)[at], t.format)} ({t.format}, {record.candidate})")
+    seen = [Seen(record, t, dump.read(record, t)[at]) for record, t in outputs]
+    title = f"{first.id} {outputs[0][1].name} {index_text(at)}"
+    if spec.name in PROBLEMS:
+        return "\n".join([title, *attended(seen, stored_inputs(spec, first.case, encoding, codes), at)])
+    operands = {o.name: o for o in spec.operands(first.case, encoding)}
+    lines = [title, *(f"  {s.text}" for s in seen)]
+    used = _used(spec, operands, at)
     picked = {o: (place, codes[o][where].reshape(-1)) for o, place, where in used}
     if {"a", "b"} <= picked.keys():
         lines += _terms(*((picked[o][1], operands[o]) for o in "ab"))
     for o, (place, values) in picked.items():
         lines.append(f"  {o}{place} {operands[o].format}")
-        texts = [code_text(int(v), operands[o].format) for v in values] if len(values) > 1 else [_coded(values[0], operands[o].format)]
+        texts = [code_text(int(v), operands[o].format) for v in values] if len(values) > 1 else [coded(values[0], operands[o].format)]
         lines += [f"    {' '.join(texts[i : i + PER_LINE])}" for i in range(0, len(texts), PER_LINE)]
     return "\n".join(lines)
 
@@ -62,11 +70,6 @@ def _output(record: CaseRecord, tensor: str, at: tuple[int, ...]) -> TensorRecor
     return t
 
 
-def _coded(code: Any, fmt: str) -> str:
-    """A code and its value: "0xC1B0 = -22"."""
-    return f"{code_text(int(code), fmt)} = {number(float(decode(np.asarray(code), fmt)), 17)}"
-
-
 def _terms(a: tuple[NDArray[Any], Operand], b: tuple[NDArray[Any], Operand]) -> list[str]:
     """The exact sum of the products of two rows, and the products that make most of it, by code and value."""
     terms = [Fraction(x) * Fraction(y) for x, y in zip(_finite(*a), _finite(*b), strict=True)]
@@ -76,7 +79,7 @@ def _terms(a: tuple[NDArray[Any], Operand], b: tuple[NDArray[Any], Operand]) -> 
     if largest:
         lines.append(f"  the largest of them{'' if len(largest) == len(terms) else f', {len(largest)} of {len(terms)}'}:")
     for k in largest:
-        left, right = (_coded(codes[k], operand.format) for codes, operand in (a, b))
+        left, right = (coded(codes[k], operand.format) for codes, operand in (a, b))
         lines.append(f"    k = {k}: ({left}) · ({right}) = {number(float(terms[k]), 17)}")
     return lines
 
@@ -84,27 +87,33 @@ def _terms(a: tuple[NDArray[Any], Operand], b: tuple[NDArray[Any], Operand]) -> 
 Where = tuple[int | slice, ...]
 
 
-def _used(
-    spec: OpSpec, case: Case, operands: dict[str, Operand], shape: tuple[int, ...], at: tuple[int, ...]
-) -> Iterator[tuple[str, str, Where]]:
-    """(operand, its place in words, its index) of everything the element depends on."""
+def whole(case: Case, spec: OpSpec) -> str | None:
+    """Why elements of the case are not taken apart; None where they are."""
+    if spec.name in PROBLEMS and case.direction == "fwd":
+        return None
     if case.recipe:
-        raise UsageError(f"recipe {case.recipe}: elements of quantised products are not taken apart; compare --case shows their codes")
+        return f"recipe {case.recipe}: elements of quantised products are not taken apart; compare --case shows their codes"
     if spec.name == "gemm" and case.direction == "fwd":
-        i, j = at
-        yield "a", f"[{i}, :]", (i, slice(None))
-        yield "b", f"[{j}, :]", (j, slice(None))
-        if "c" in operands:
-            yield "c", index_text(at), at
-        if "bias" in operands:
-            yield "bias", f"[{j}]", (j,)
+        return None
+    operands = spec.operands(case, "ocp")
+    if spec.family in ELEMENTWISE and all(o.shape == out.shape for o in operands for out in spec.outputs(case, "ocp")):
+        return None
+    return f"op {spec.name}, direction {case.direction}: an element depends on more than a row; compare --case shows what is known"
+
+
+def _used(spec: OpSpec, operands: Mapping[str, Operand], at: tuple[int, ...]) -> Iterator[tuple[str, str, Where]]:
+    """(operand, its place in words, its index) of everything the element depends on."""
+    if spec.name != "gemm":
+        for name in operands:
+            yield name, index_text(at), at
         return
-    if spec.family not in ELEMENTWISE or any(o.shape != shape for o in operands.values()):
-        raise UsageError(
-            f"op {spec.name}, direction {case.direction}: an element depends on more than a row; compare --case shows what is known"
-        )
-    for name in operands:
-        yield name, index_text(at), at
+    i, j = at
+    yield "a", f"[{i}, :]", (i, slice(None))
+    yield "b", f"[{j}, :]", (j, slice(None))
+    if "c" in operands:
+        yield "c", index_text(at), at
+    if "bias" in operands:
+        yield "bias", f"[{j}]", (j,)
 
 
 def _finite(codes: NDArray[np.generic], operand: Operand) -> list[float]:
