@@ -326,6 +326,19 @@ def test_a_resumed_dump_runs_again_what_an_edited_plugin_gave(tmp_path, monkeypa
     assert "has changed" not in said
 
 
+def test_a_resumed_dump_says_which_of_its_parts_it_could_not_read(tmp_path):
+    out = tmp_path / "a.h5"
+    dump(suite(layout=["nt", "nn", "tn"]), open_backend("reference"), out, pack=False)
+    parts = sorted(out.with_name("a.h5.parts").rglob("*.h5"))
+    parts[0].write_bytes(b"not HDF5")
+    parts[2].write_bytes(parts[2].read_bytes()[:3000])
+    summary = dump(suite(layout=["nt", "nn", "tn"]), open_backend("reference"), out, resume=True)
+    assert (summary.resumed, summary.done) == (1, 2)
+    assert summary.again == [f"2 damaged files of the earlier run are not kept: {parts[0].name} and 1 more"]
+    with Dump.open(out) as d:
+        assert d.verify_all() == 3
+
+
 def test_a_resumed_dump_runs_again_what_was_damaged_on_the_disk(tmp_path):
     """A part whose stored digests do not match is not packed."""
     reference, out = open_backend("reference"), tmp_path / "a.h5"
@@ -340,6 +353,7 @@ def test_a_resumed_dump_runs_again_what_was_damaged_on_the_disk(tmp_path):
     part.write_bytes(damaged)
     summary = dump(suite(layout=["nt", "nn"]), reference, out, resume=True)
     assert (summary.resumed, summary.done) == (1, 1)
+    assert summary.again == [f"1 damaged file of the earlier run is not kept: {part.name}"]
     with Dump.open(out) as d:
         assert d.verify_all() == 2
         assert {r.id: r.tensors[-1].sha256 for r in d.records} == whole

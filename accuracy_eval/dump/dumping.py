@@ -10,7 +10,7 @@ from typing import Any
 from accuracy_eval import store
 from accuracy_eval.backends.base import Backend
 from accuracy_eval.dump.choosing import check_names, chosen, expected_names, registered_facts
-from accuracy_eval.dump.resuming import only_writer, outdated, taken_over
+from accuracy_eval.dump.resuming import again_text, only_writer, outdated, taken_over
 from accuracy_eval.dump.running import Here, Job, Settings, unfinished
 from accuracy_eval.dump.summary import DumpSummary
 from accuracy_eval.dump.workers import Crew
@@ -66,7 +66,7 @@ def dump(
     vendor = str(provenance.get("vendor"))
     work = [Job(c, chosen(place.candidates(c), candidates, states, expected_names(suite, c, vendor))) for c in todo]
     check_names(candidates, (name for job in work for name in job.candidates), info["candidates"])
-    finished = taken_over(out, parts, info, provenance, resume=resume)
+    finished, damaged = taken_over(out, parts, info, provenance, resume=resume)
     with only_writer(parts):
         if probe:
             card = place.probe()
@@ -77,7 +77,7 @@ def dump(
         for key in stale:
             (parts / store.part_name(*key)).unlink()
         jobs = unfinished(work, finished - stale.keys())
-        summary = DumpSummary.begun(parts, work, jobs, stale)
+        summary = DumpSummary.begun(parts, work, jobs, again_text(stale, damaged))
         settings = Settings(parts, info, run, repeats, store_inputs, kernels=kernels, certify=certify)
         total = sum(len(j.candidates) for j in work)
         for count, record in enumerate(place.run(jobs, settings), summary.resumed + 1):

@@ -16,16 +16,17 @@ from accuracy_eval.dump.choosing import Known
 from accuracy_eval.dump.running import Job
 from accuracy_eval.errors import FileError, UsageError, counted
 from accuracy_eval.records import Case
-
-Key = tuple[str, str]  # case id, candidate
+from accuracy_eval.store.schema import Key
 
 # what must be equal for two halves of a dump to be one: the device and the software that computes
 _SAME = ("label", "vendor", "arch", "device_name", "backend", "fp8_encoding", "torch_version", "library.cublas.version", "driver_version",
          "accuracy_eval_version")  # fmt: skip
 
 
-def taken_over(out: Path, parts: Path, info: Mapping[str, Any], provenance: Mapping[str, Any], *, resume: bool) -> set[Key]:
-    """The finished (case id, candidate) in `parts`, where a finished `out` is unpacked first.
+def taken_over(
+    out: Path, parts: Path, info: Mapping[str, Any], provenance: Mapping[str, Any], *, resume: bool
+) -> tuple[set[Key], list[Path]]:
+    """The finished (case id, candidate) in `parts`, and its damaged files; a finished `out` is unpacked there first.
 
     UsageError where either is there and the dump does not resume, or holds results of another suite, device or version.
     """
@@ -34,15 +35,15 @@ def taken_over(out: Path, parts: Path, info: Mapping[str, Any], provenance: Mapp
     if out.exists():
         _require_same_run(out, info, provenance)
         store.unpack(out, parts)
-    finished = store.intact(parts) if parts.exists() else set()
-    if parts.exists() and store.part_files(parts) and not resume:
+    finished, damaged = store.intact(parts)
+    if store.part_files(parts) and not resume:
         raise UsageError(
             f"{parts} holds {counted(len(finished), 'result')} of an unfinished dump; go on with --resume (and --workers 1 where a case "
             "ended the process: it then costs itself alone), or remove it"
         )
     if finished:
-        _require_same_run(parts, info, provenance)
-    return finished
+        _require_same_run(parts / store.part_name(*min(finished)), info, provenance)
+    return finished, damaged
 
 
 def outdated(parts: Path, work: Sequence[Job], finished: Collection[Key], of: Callable[[Case], Sequence[Known]]) -> dict[Key, str]:
@@ -62,13 +63,18 @@ def outdated(parts: Path, work: Sequence[Job], finished: Collection[Key], of: Ca
     return found
 
 
-def again_text(stale: Mapping[Key, str]) -> list[str]:
-    """A sentence a candidate and what has changed."""
+def again_text(stale: Mapping[Key, str], damaged: Sequence[Path]) -> list[str]:
+    """Why results are run again: a sentence a candidate and what has changed, and one of files that are damaged."""
     numbers = Counter((name, files) for (_, name), files in stale.items())
-    return [
+    changed = [
         f"{counted(n, 'result')} of {name} {'is' if n == 1 else 'are'} run again: {files} {'have' if ' and ' in files else 'has'} changed"
         for (name, files), n in numbers.items()
     ]
+    if not damaged:
+        return changed
+    more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+    are = "are" if more else "is"
+    return [*changed, f"{counted(len(damaged), 'damaged file')} of the earlier run {are} not kept: {damaged[0].name}{more}"]
 
 
 @contextmanager
@@ -94,9 +100,8 @@ def only_writer(parts: Path) -> Iterator[None]:
 
 
 def _require_same_run(path: Path, info: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
-    """UsageError unless the results at `path` (a dump, or one part of a folder) were made by this suite on this device."""
-    source = path if path.is_file() else store.part_files(path)[0]
-    with store.Dump.open(source) as d:
+    """UsageError unless the results in a dump or a part were made by this suite on this device."""
+    with store.Dump.open(path) as d:
         before = {"suite_digest": d.info.get("suite_digest"), "chosen": d.info.get("chosen", []), **{k: d.platform.get(k) for k in _SAME}}
         gone = _names(d.info.get("candidates", {})) - _names(info["candidates"])
     if gone:

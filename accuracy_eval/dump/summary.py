@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from accuracy_eval.dump.resuming import Key, again_text
 from accuracy_eval.dump.running import Job
 from accuracy_eval.messages import wrong_product
 from accuracy_eval.records import CaseRecord
@@ -20,7 +19,7 @@ class DumpSummary:
 
     reasons   why cases are unsupported -> how many
     unnamed   op -> cases for which none of the named candidates is registered: they ran nothing
-    again     results of an earlier run that were not kept, since a file of their candidate has changed: who and which
+    again     why results of an earlier run were not kept: a file of their candidate has changed, or theirs is damaged
     lost      what raised and left a device that answers no more calls; a fresh process ran the cases after it
     """
 
@@ -40,11 +39,11 @@ class DumpSummary:
     time_s: float = 0.0
 
     @classmethod
-    def begun(cls, path: Path, work: Sequence[Job], left: Sequence[Job], stale: Mapping[Key, str]) -> Self:
-        """Before anything runs: of all the work, what is left to do, and which results of an earlier run are not kept."""
+    def begun(cls, path: Path, work: Sequence[Job], left: Sequence[Job], again: list[str]) -> Self:
+        """Before anything runs: of all the work, what is left to do; `again` as above."""
         resumed = sum(len(j.candidates) for j in work) - sum(len(j.candidates) for j in left)
         unnamed = Counter(j.case.op for j in work if not j.candidates)
-        return cls(path, resumed=resumed, unnamed=dict(unnamed), again=again_text(stale))
+        return cls(path, resumed=resumed, unnamed=dict(unnamed), again=again)
 
     def count(self, record: CaseRecord) -> None:
         """One more finished case."""

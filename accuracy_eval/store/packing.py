@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from accuracy_eval.errors import CorruptFile, FileError, UsageError, counted
+from accuracy_eval.errors import FileError, UsageError, counted
 from accuracy_eval.formats import get_format
 from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.building import Builder, final_name
@@ -18,7 +18,7 @@ from accuracy_eval.store.guard import damage_named, dataset, import_h5py, open_f
 from accuracy_eval.store.joining import Contents, Item, join, load
 from accuracy_eval.store.parts import clean, completed, dataset_attributes, part_files, write_part
 from accuracy_eval.store.reading import Dump
-from accuracy_eval.store.schema import index_document, run_document
+from accuracy_eval.store.schema import Key, index_document, run_document
 
 COPY_BYTES = 1 << 24
 
@@ -55,24 +55,24 @@ def pack(folder: str | Path, out: str | Path, *, keep_parts: bool = False, progr
     return result
 
 
-def intact(folder: str | Path) -> set[tuple[str, str]]:
-    """(case id, candidate) of every finished part under `folder` whose stored digests match: what a resumed run may keep and pack.
+def intact(folder: str | Path) -> tuple[set[Key], list[Path]]:
+    """(case id, candidate) of every finished part under `folder` whose stored digests match: what a resumed run may keep and pack. And
+    the parts that are damaged: their cases run again, and replace them.
 
-    A part that is damaged is not there: the case runs again and its part is replaced.
+    A folder that does not exist holds nothing.
     """
     folder = Path(folder)
-    done = completed(folder)
+    done, damaged = completed(folder), []
     for path in part_files(folder):
-        keys: set[tuple[str, str]] = set()
+        keys: set[Key] = set()
         try:
             with Dump.open(path) as d:
                 keys = {(r.id, r.candidate) for r in d.records}
                 d.verify_all(threads=1)
-        except CorruptFile:
+        except FileError:  # one that cannot be opened at all is not among the finished
             done -= keys
-        except FileError:
-            continue  # not among the finished
-    return done
+            damaged.append(path)
+    return done, damaged
 
 
 def _remove_parts(folder: Path, keep: Path | None = None) -> None:
