@@ -9,8 +9,8 @@ from pathlib import Path
 
 from accuracy_eval.compare.comparison import Comparison, Options
 from accuracy_eval.compare.how import ReferenceMode
-from accuracy_eval.compare.joining import Key, never_visited
-from accuracy_eval.compare.journal import Journal
+from accuracy_eval.compare.joining import Joined, Key, never_visited
+from accuracy_eval.compare.journal import Journal, Judged
 from accuracy_eval.compare.summary import explanations, gathered
 from accuracy_eval.compare.workers import dealt, default_workers, shared
 from accuracy_eval.errors import NothingJudged, UsageError, counted
@@ -61,24 +61,9 @@ def compare_dumps(
     options = Options(tuple(map(str, paths)), tuple(labels), gates, reference, reference_cache, cross_format, verify, explain, unit)
     with Comparison(options) as comparison:
         joined = comparison.join(cases, keep, candidates)
-        records = [r for e in comparison.entries for r in e.dump.records]
-        if records and not joined:
-            ops = ", ".join(dict.fromkeys(r.case.op for r in records))
-            held = f"{counted(len(records), 'result')} of {ops}"
-            raise NothingJudged(f"nothing was judged: none of the cases asked for is in the dumps, which hold {held}")
-        judged: dict[Key, list[TensorResult | NotCompared]] = {}
+        _require_cases(comparison, joined)
         with _journal(journal, comparison) as kept:
-            judged.update((key, kept.judged[key]) for key in joined if kept and key in kept.judged)
-            left = [key for key in joined if key not in judged]
-            crew = default_workers(len(left)) if workers is None or not left else workers
-            batches = dealt(left, crew)
-            for found in comparison.run(batches, joined) if crew == 1 else shared(options, batches, joined, crew):
-                if kept:
-                    kept.add(found)
-                for key, results in found:
-                    judged[key] = results
-                    if progress:
-                        progress(len(judged), len(joined), key[0])
+            judged = _judged(comparison, joined, kept, workers, progress)
         every = [result for key in joined for result in judged[key]]
         tensors = [r for r in every if isinstance(r, TensorResult)]
         skipped = [r for r in every if isinstance(r, NotCompared)]
@@ -86,6 +71,33 @@ def compare_dumps(
             skipped += [n for e in comparison.entries for n in never_visited(e, keep, candidates)]
         all_of_it = gathered(comparison.entries, comparison.profile, tensors, skipped, reference, joined, candidates)
         return replace(all_of_it, notes=(*all_of_it.notes, *explanations(comparison.entries, tensors))) if explain else all_of_it
+
+
+def _require_cases(comparison: Comparison, joined: Joined) -> None:
+    """NothingJudged where the filters leave no case of what the dumps hold."""
+    records = [r for e in comparison.entries for r in e.dump.records]
+    if records and not joined:
+        ops = ", ".join(dict.fromkeys(r.case.op for r in records))
+        held = f"{counted(len(records), 'result')} of {ops}"
+        raise NothingJudged(f"nothing was judged: none of the cases asked for is in the dumps, which hold {held}")
+
+
+def _judged(
+    comparison: Comparison, joined: Joined, kept: Journal | None, workers: int | None, progress: Progress | None
+) -> dict[Key, Judged]:
+    """The results of every case: those that the journal holds, and what is left of them by one process or several."""
+    judged = {key: kept.judged[key] for key in joined if kept and key in kept.judged}
+    left = [key for key in joined if key not in judged]
+    crew = default_workers(len(left)) if workers is None or not left else workers
+    batches = dealt(left, crew)
+    for found in comparison.run(batches, joined) if crew == 1 else shared(comparison.options, batches, joined, crew):
+        if kept:
+            kept.add(found)
+        for key, results in found:
+            judged[key] = results
+            if progress:
+                progress(len(judged), len(joined), key[0])
+    return judged
 
 
 def _journal(place: str | Path | Callable[[Sequence[str]], Path] | None, comparison: Comparison) -> Journal | AbstractContextManager[None]:

@@ -46,7 +46,7 @@ class Comparison:
     """Open dumps and how to judge them. Use as a context manager."""
 
     def __init__(self, options: Options) -> None:
-        self._options = options
+        self.options = options
         self.profile = load_profile(options.gates)
         dumps = [Dump.open(p) for p in options.paths]
         for d in dumps:
@@ -71,7 +71,7 @@ class Comparison:
     def identity(self) -> str:
         """What the results of its cases follow from, as a digest: the program, the libraries it computes with, the limits, the options, all
         that the dumps say of results, their codes by digest included."""
-        o = self._options
+        o = self.options
         found = {
             "program": program_digest(), "libraries": {n: version(n) for n in ("numpy", "numba")}, "profile": to_json(self.profile),
             "options": [o.reference, o.cross_format, o.verify, o.explain, o.unit],
