@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from python_calamine import CalamineWorkbook
 
-from accuracy_eval.report.workbook import MAX_ROWS, Book, Cell, TableColumn
+from accuracy_eval.report.styles import Cell, TableColumn
+from accuracy_eval.report.workbook import MAX_ROWS, Book
 
 STRINGS = ("=1+1", "@x", "+1", "-1", "a/b:c?[d]*", "'q'", "History", "#N/A", "TRUE", "1e5", "_x0041_", "x" * 40, " lead and trail ", "a\nb")
 

@@ -28,7 +28,9 @@ from support_results import (
 
 from accuracy_eval.records import Attribution, Case, Diagnosis, NotCompared, Results, Verdict, WorstElement
 from accuracy_eval.report import write_reports
-from accuracy_eval.report.workbook import MAX_LINKS, Book, Cell, Style, TableColumn
+from accuracy_eval.report.sheet_rows import MAX_LINKS
+from accuracy_eval.report.styles import Cell, Style, TableColumn
+from accuracy_eval.report.workbook import Book
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
@@ -388,7 +390,7 @@ def test_links_lead_to_sheets_and_workbooks_that_exist(folder: Path) -> None:
 
 def test_links_beyond_what_a_sheet_holds_become_plain_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_LINKS < 65_530
-    monkeypatch.setattr("accuracy_eval.report.workbook.MAX_LINKS", 3)
+    monkeypatch.setattr("accuracy_eval.report.sheet_rows.MAX_LINKS", 3)
     with Book(tmp_path / "x.xlsx", "x") as book:
         book.table("T", [TableColumn("v")], [[Cell(f"f{i}", link="f.xlsx")] for i in range(5)])
         book.save()

@@ -10,8 +10,9 @@ from accuracy_eval.report import findings as first
 from accuracy_eval.report.findings import Finding
 from accuracy_eval.report.rows import case_words, shape_text
 from accuracy_eval.report.sheets import SHEETS, summary_tables, verdict_cell
+from accuracy_eval.report.styles import HEADER, INSET, INSET_HEADER, PLAIN, WRAP, Cell, Style
 from accuracy_eval.report.volumes import Volume
-from accuracy_eval.report.workbook import HEADER, INSET, INSET_HEADER, PLAIN, WRAP, Book, Cell, Page, Style
+from accuracy_eval.report.workbook import Book, Page
 
 MAX_FINDINGS = 8  # more do not fit on a page one can read
 MAX_LISTED = 14  # workbooks named on the summary's overview

@@ -11,7 +11,8 @@ from accuracy_eval import messages
 from accuracy_eval.records import NotCompared, Results, Side, Sketch, TensorResult, Verdict
 from accuracy_eval.report import drawings
 from accuracy_eval.report.rows import Row, by_maker, case_words, findings_first, share_of_limit, tensor_rows
-from accuracy_eval.report.workbook import NOTE, PLAIN, WRAP, Book, Cell, Page, Style, TableColumn
+from accuracy_eval.report.styles import NOTE, PLAIN, WRAP, Cell, Style, TableColumn
+from accuracy_eval.report.workbook import Book, Page
 
 MAX_DRAWN = 16  # tensors of a workbook that get pictures: findings first
 MAX_GATED = 60  # cases of a chart of values against their gate

@@ -27,8 +27,9 @@ from accuracy_eval.report.rows import (
     tensor_rows,
 )
 from accuracy_eval.report.scales import scale_agreements
+from accuracy_eval.report.styles import CODE, MARK, PLAIN, WRAP, Cell, Style, TableColumn
 from accuracy_eval.report.volumes import Volume
-from accuracy_eval.report.workbook import CODE, MARK, PLAIN, WRAP, Book, Cell, Style, TableColumn
+from accuracy_eval.report.workbook import Book
 
 SHEETS = {
     "Verdict": "a row per tensor and dump, and per tensor and pair of dumps: who is off, every gate's value, limit and margin",
