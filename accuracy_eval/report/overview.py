@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from accuracy_eval import messages
 from accuracy_eval.records import DumpInfo, Results
 from accuracy_eval.report import findings as first
 from accuracy_eval.report.findings import Finding
 from accuracy_eval.report.rows import case_words, shape_text
-from accuracy_eval.report.sheets import SHEETS, summary_tables, verdict_cell
+from accuracy_eval.report.sheets.columns import verdict_cell
+from accuracy_eval.report.sheets.registry import Sheet
 from accuracy_eval.report.styles import HEADER, INSET, INSET_HEADER, PLAIN, WRAP, Cell, Style
 from accuracy_eval.report.volumes import Volume
 from accuracy_eval.report.workbook import Book, Page
@@ -22,7 +23,7 @@ MAX_NOTES = 5
 WIDTHS = (16, 44, 19, 46, 38)  # A4 landscape
 
 
-def overview(book: Book, results: Results, part: Volume, names: Sequence[str]) -> None:
+def overview(book: Book, results: Results, part: Volume, sheets: Mapping[str, Sheet]) -> None:
     """The first sheet of a workbook; prints on one page."""
     page = book.page("Overview", WIDTHS)
     _head(page, results, part)
@@ -31,14 +32,14 @@ def overview(book: Book, results: Results, part: Volume, names: Sequence[str]) -
     _dumps(page, results, part)
     page.gap()
     _heads(page, "Sheets")
-    for name in names:
-        page.text(Cell(name, PLAIN, f"#{name}"), Cell(SHEETS[name]))
+    for name, sheet in sheets.items():
+        page.text(Cell(name, PLAIN, f"#{name}"), Cell(sheet.says))
     page.text(
         Cell("All workbooks", PLAIN, "summary.xlsx"), Cell("summary.xlsx: findings of all shapes, matrix of platforms, one flat table")
     )
 
 
-def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequence[Volume]) -> None:
+def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequence[Volume], sheets: Mapping[str, Sheet]) -> None:
     """The first sheet of summary.xlsx; prints on one page."""
     page = book.page("Overview", WIDTHS)
     _head(page, results, whole)
@@ -65,7 +66,7 @@ def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequenc
         ("Workbooks", "all files of this report"),
         ("Matrix", "dump against dump: worst verdict and who is off"),
         ("All", "one flat row per verdict with every metric: filter it, or put a pivot table on it"),
-        *((n, SHEETS[n]) for n in summary_tables(results)),
+        *((name, sheet.says) for name, sheet in sheets.items()),
     ):
         page.text(Cell(name, PLAIN, f"#{name}"), Cell(text))
 

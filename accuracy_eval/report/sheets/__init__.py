@@ -1,0 +1,1 @@
+"""The table sheets of the workbooks: which columns and rows each holds."""

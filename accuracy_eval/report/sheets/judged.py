@@ -1,0 +1,155 @@
+"""Sheets of every side and pair of dumps: verdicts, metrics, worst elements."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from accuracy_eval import messages
+from accuracy_eval.records import GateResult, Results, Side, Verdict
+from accuracy_eval.report.pictures import subject_title
+from accuracy_eval.report.rows import (
+    MARGIN_FORMAT,
+    Row,
+    findings_first,
+    margin_format,
+    metric_format,
+    metric_names,
+    reproduce,
+    reproduce_element,
+)
+from accuracy_eval.report.sheets.columns import (
+    COLUMN,
+    KEYS,
+    VERDICT,
+    column,
+    metric_cells,
+    metric_column,
+    used,
+    verdict_cell,
+)
+from accuracy_eval.report.styles import CODE, PLAIN, Cell, Style, TableColumn
+from accuracy_eval.report.volumes import Volume
+from accuracy_eval.report.workbook import Book
+
+QUIET_WORST = 1  # elements listed for a row that passed; a finding gets all it has
+
+
+def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
+    rows = findings_first(replace(part.only(results), not_compared=()))
+    # what a printed page has room for comes first
+    lead = ["who", "actual", "expected", "reason", "causes", "gate_margin", *used(rows, KEYS), "contract"]
+    lead += used(rows, ("off_contract", "scope"))
+    tail = [*used(rows, ("errors_failed", "errors", "scales")), "gate_source", "resolution", "attribution", "case_id"]
+    gates = _gates_of(rows)
+    columns = [VERDICT, *(replace(column(n), bar=n == "gate_margin") for n in lead)]
+    for name, metric, comparison in gates:
+        style = Style(metric_format(metric))
+        columns += [TableColumn(f"{name} ({metric})", style), TableColumn(f"{name} limit {comparison}", style)]
+        columns.append(TableColumn(f"{name} margin", Style(MARGIN_FORMAT), 18, bar=True))
+    columns += [*map(column, tail), TableColumn("command", CODE, 40)]
+    note = (
+        f"{part.title}: who is off and by how much. "
+        "margin: distance from the limit in its units (bar: up to 100 %), negative or “× beyond” is beyond it."
+    )
+    book.table("Verdict", columns, (_verdict_row(results, row, lead, gates, tail) for row in rows), note=note, freeze=4)
+
+
+def _verdict_row(results: Results, row: Row, lead: Sequence[str], gates: Sequence[tuple[str, str, str]], tail: Sequence[str]) -> list[Any]:
+    by_name = {g.gate: g for g in row.gates}
+    cells: list[Any] = [verdict_cell(row.verdict), *(_margin_cell(row.gate) if n == "gate_margin" else COLUMN[n].get(row) for n in lead)]
+    for name, metric, _ in gates:
+        cells += _gate_cells(by_name.get(name), metric)
+    return [*cells, *(COLUMN[n].get(row) for n in tail), reproduce(results, row.holder.case_id)]
+
+
+def _gate_cells(gate: GateResult | None, metric: str) -> list[Any]:
+    if gate is None:
+        return [None, None, None]
+    if gate.passed is None:
+        return [Cell("not applied", Style(right=True, mark=True)), gate.limit, None]
+    if gate.passed:
+        return [gate.value, gate.limit, gate.margin]
+    return [Cell(gate.value, _broken(metric_format(metric))), gate.limit, _margin_cell(gate)]
+
+
+def _margin_cell(gate: GateResult | None) -> Any:
+    if gate is None or gate.passed is not False:
+        return gate and gate.margin
+    return Cell(gate.margin, _broken(margin_format(gate.margin)))
+
+
+@functools.cache
+def _broken(number_format: str) -> Style:
+    return Style(number_format, verdict=Verdict.FAIL)
+
+
+def metric_sheet(book: Book, results: Results, part: Volume) -> None:
+    rows = findings_first(replace(part.only(results), not_compared=()))
+    lead = ["actual", "expected", *used(rows, KEYS)]
+    names = metric_names(rows)
+    columns = [VERDICT, *map(column, lead), *map(metric_column, names)]
+    data = ([verdict_cell(row.verdict), *(COLUMN[n].get(row) for n in lead), *metric_cells(row.flat, names)] for row in rows)
+    note = f"{part.title}: every metric. Against the reference in real numbers, dump against dump by codes; ulp of the output format."
+    book.table("Metrics", columns, data, note=note, freeze=3)
+
+
+def worst_sheet(book: Book, results: Results, part: Volume) -> None:
+    rows = findings_first(replace(part.only(results), not_compared=()))
+    tail = ["actual", "expected", *used(rows, KEYS), "case_id"]
+    real = Style("0.000000E+00;-0.000000E+00;0")
+    columns = [
+        VERDICT,
+        TableColumn("what", PLAIN, 60),
+        TableColumn("rank", Style("0")),
+        TableColumn("index"),
+        TableColumn("actual code", CODE),
+        TableColumn("actual value", real),
+        TableColumn("expected code", CODE),
+        TableColumn("expected value", real),
+        TableColumn("reference value", real),
+        TableColumn("error", Style("0.00E+00;-0.00E+00;0")),
+        TableColumn("error / ulp", Style("0.00")),
+        TableColumn("budget", Style("0.00E+00")),
+        TableColumn("error / budget", Style("0.00E+00")),
+        TableColumn("operands", CODE, 50),
+        *map(column, tail),
+    ]
+    data = []
+    for row in rows:
+        shown = row.worst if row.verdict is not Verdict.PASS else row.worst[:QUIET_WORST]
+        for rank, e in enumerate(shown, 1):
+            reference = e.expected if isinstance(row.subject, Side) else e.reference
+            data.append(
+                [
+                    verdict_cell(row.verdict),
+                    subject_title(row),
+                    rank,
+                    messages.index_text(e.index),
+                    messages.code_text(e.actual_code, row.format),
+                    e.actual,
+                    messages.code_text(e.expected_code, row.format),
+                    e.expected,
+                    reference,
+                    e.signed_error,
+                    Cell(e.ulp, _ulp_style(e.ulp)),
+                    e.budget,
+                    e.of_budget,
+                    reproduce_element(results, row, e.index) if rank == 1 and row.verdict is not Verdict.PASS else None,
+                    *(COLUMN[n].get(row) for n in tail),
+                ]
+            )
+    note = f"{part.title}: of every finding the element that broke its limit, then the others by size of error; of what passed the largest."
+    book.table("Worst elements", columns, data, note=note, freeze=2)
+
+
+def _ulp_style(ulp: float | None) -> Style:
+    size = abs(ulp or 0.0)
+    return Style("0.00" if size < 100 else "#,##0" if size < 1e9 else "0.00E+00")
+
+
+def _gates_of(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
+    """(name, metric, comparison) of every gate, in order of first appearance."""
+    return list({g.gate: (g.gate, g.metric, g.comparison) for row in rows for g in row.gates}.values())
