@@ -27,7 +27,7 @@ from support_results import (
 )
 
 from accuracy_eval.messages import causes
-from accuracy_eval.records import Attribution, Diagnosis, GateResult, NotCompared, Results, Verdict
+from accuracy_eval.records import Attribution, Diagnosis, GateResult, NotCompared, Results, TensorResult, Verdict
 from accuracy_eval.report import console_table, markdown, write_reports
 from accuracy_eval.report.console import columns_of
 from accuracy_eval.report.findings import attribution_sentence, findings, passing_limits
@@ -379,6 +379,49 @@ def test_command_to_reproduce_gives_the_names_that_were_given() -> None:
 def test_attribution_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
     base = pass_result(gemm_case())
     assert attribution_sentence([replace(base, pairs=(replace(base.pairs[0], sentence="why", **change),))]) == sentence
+
+
+def _apart(differ: int, ulp: int, norm: float, budgets: tuple[float | None, float | None], fmt: str = "bfloat16") -> TensorResult:
+    """Two right sides of 200 elements that differ in some."""
+    base = pass_result(gemm_case())
+    metrics = {"count": 200, "mismatch_count": differ, "ulp_max": ulp, "rel_fro": norm}
+    sides = tuple(replace(s, format=fmt, metrics={"budget_max": b}) for s, b in zip(base.sides, budgets, strict=True))
+    return replace(base, sides=sides, pairs=(replace(base.pairs[0], attribution=Attribution.EQUIVALENT, metrics=metrics),))
+
+
+def test_how_far_two_right_devices_are_apart_is_said_by_format_in_console_and_markdown() -> None:
+    said = "Equivalent ones differ: bfloat16 in 12 % of elements, by at most 2 ulp; all within 45 % of their budgets."
+    alike = [_apart(8, 1, 1e-3, (0.2, 0.45)), _apart(40, 2, 2e-3, (0.1, None))]  # 48 of 400
+    assert attribution_sentence(alike) == f"Nobody is off in 2 comparisons of h200 and cpu: 2 equivalent. {said}"
+    near_zero = _apart(200, 70000, 3e-7, (None, None), "float32")
+    assert attribution_sentence([alike[0], near_zero]).endswith(
+        "bfloat16 in 4 % of elements, by at most 1 ulp; float32 in 100 % of elements, by at most 3e-7 of a tensor's norm; "
+        "all within 45 % of their budgets."
+    )
+    few, most = (attribution_sentence([_apart(n, 1, 1e-3, (None, None))]) for n in (1, 199))
+    assert few.endswith("bfloat16 in 0.5 % of elements, by at most 1 ulp.")
+    assert most.endswith("bfloat16 in 99 % of elements, by at most 1 ulp.")
+    results = results_of(tuple(alike))
+    assert said in " ".join(console_table(results).split())
+    assert "by at most 2 ulp; all within 45 % of their budgets." in markdown.render(results)
+    same = pass_result(gemm_case(), identical=True)
+    assert "differ" not in attribution_sentence([same])
+
+
+def test_a_sentence_on_who_is_off_ends_before_the_next() -> None:
+    off = replace(_apart(8, 1, 1e-3, (None, None)))
+    pair = replace(off.pairs[0], attribution=Attribution.B_OFF, verdict=Verdict.FAIL, sentence="cpu is off; h200 is right")
+    found = attribution_sentence([off, replace(off, pairs=(pair,))])
+    assert "for example: cpu is off; h200 is right. Equivalent ones differ: bfloat16 in 4 % of elements, by at most 1 ulp." in found
+
+
+def test_pairs_of_more_dumps_say_each_how_far_they_are_apart() -> None:
+    base = _apart(8, 1, 1e-3, (0.2, 0.45))
+    third = replace(base.sides[0], label="mi300x")
+    one = replace(base, sides=(*base.sides, third), pairs=(base.pairs[0], replace(base.pairs[0], b="mi300x")))
+    text = console_table(results_of((one,), dumps=(H200, CPU, replace(H200, label="mi300x"))), width=200)
+    assert "h200 against mi300x: 1 equivalent; equivalent ones differ: bfloat16 in 4 % of elements, by at most 1 ulp" in text
+    assert "Equivalent ones" not in text
 
 
 def test_what_some_dumps_lack_is_said_beside_who_is_off() -> None:

@@ -175,6 +175,7 @@ def _pair_lines(results: Results, width: int, color: bool) -> list[str]:
     lines = []
     for summary in pair_summaries(results.tensors).values():
         text = f"  {_paint(summary.verdict, color)} {messages.visible(summary.a)} against {messages.visible(summary.b)}: {summary.answers}"
+        text += f"; equivalent ones differ: {summary.apart}" if summary.apart else ""
         lines += _wrapped(text, width, "    ")
     return lines
 

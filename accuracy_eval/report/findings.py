@@ -268,9 +268,15 @@ def unsupported(results: Results) -> list[Unsupported]:
     return sorted(groups, key=lambda group: -group.labels.total())
 
 
+FEW_STEPS = 16  # by which right results differ that are not near zero
+
+
 @dataclass(frozen=True)
 class PairSummary:
-    """All pairs of two dumps: the worst verdict, its attribution, how often each attribution came."""
+    """All pairs of two dumps: the worst verdict, its attribution, how often each attribution came.
+
+    apart  how far those are apart that differ and are right on both sides: "bfloat16 in 12 % of elements, by at most 1 ulp; …"; or ""
+    """
 
     a: str
     b: str
@@ -278,6 +284,7 @@ class PairSummary:
     who: str
     attributions: Counter[str]
     example: Pair
+    apart: str
 
     @property
     def named(self) -> str:
@@ -292,16 +299,44 @@ class PairSummary:
 
 def pair_summaries(tensors: Iterable[TensorResult]) -> dict[tuple[str, str], PairSummary]:
     """One summary per ordered pair of labels that occurs."""
-    groups: dict[tuple[str, str], list[Pair]] = {}
+    groups: dict[tuple[str, str], list[tuple[TensorResult, Pair]]] = {}
     for result in tensors:
         for pair in result.pairs:
-            groups.setdefault((pair.a, pair.b), []).append(pair)
+            groups.setdefault((pair.a, pair.b), []).append((result, pair))
     summaries = {}
-    for (a, b), pairs in groups.items():
+    for (a, b), found in groups.items():
+        pairs = [pair for _, pair in found]
         worst = max(pairs, key=_pair_rank)
         counts = Counter(messages.who_is_off(p) for p in pairs)
-        summaries[a, b] = PairSummary(a, b, worst.verdict, messages.who_is_off(worst), counts, worst)
+        summaries[a, b] = PairSummary(a, b, worst.verdict, messages.who_is_off(worst), counts, worst, _apart(found))
     return summaries
+
+
+def _apart(found: Iterable[tuple[TensorResult, Pair]]) -> str:
+    """By how much two right sides differ, by format: the share of elements and the largest difference; and how much of the budgets that is.
+
+    The difference is in steps of the format, or in parts of a tensor's norm where results near zero make steps say nothing.
+    """
+    formats: dict[str, list[Pair]] = {}
+    used = []
+    for result, pair in found:
+        sides = [s for s in result.sides if s.label in (pair.a, pair.b)]
+        if pair.attribution is Attribution.EQUIVALENT and pair.metrics.get("count"):
+            formats.setdefault(sides[0].format, []).append(pair)
+            used += [s.metrics.get("budget_max") or 0.0 for s in sides]
+    texts = []
+    for fmt, pairs in formats.items():
+        differ, count = (sum(p.metrics.get(n) or 0 for p in pairs) for n in ("mismatch_count", "count"))
+        steps, norm = (max(p.metrics.get(n) or 0 for p in pairs) for n in ("ulp_max", "rel_fro"))
+        largest = f"{messages.number(float(steps))} ulp" if steps <= FEW_STEPS else f"{messages.number(norm, 2)} of a tensor's norm"
+        texts.append(f"{fmt} in {_percent(differ / count)} of elements, by at most {largest}")
+    budget = [f"all within {_percent(max(used))} of their budgets"] if any(used) else []
+    return "; ".join([*texts, *budget])
+
+
+def _percent(share: float) -> str:
+    """To two digits; what is not all does not read 100 %."""
+    return f"{min(100 * share, 99.0 if share < 1 else 100.0):.0f} %" if share >= 0.1 else f"{messages.number(100 * share, 2)} %"
 
 
 def side_summaries(tensors: Iterable[TensorResult]) -> dict[str, Counter[Verdict]]:
@@ -325,9 +360,17 @@ def _side_verdicts(tensors: Iterable[TensorResult], key: Callable[[Side, TensorR
 def attribution_sentence(tensors: Sequence[TensorResult]) -> str:
     """Who is off, in one sentence over all pairs: "h200 is off in 3 of 11 comparisons of h200 and cpu: <the worst one's sentence>".
 
-    A second one says of how many tensors that is, where dumps do not hold the same ones.
+    Others say how far two dumps are apart where both are right, and of how many tensors that is, where dumps do not hold the same ones.
     """
-    return " ".join(filter(None, [_attribution(tensors), _in_part(tensors)]))
+    first, *others = filter(None, [_attribution(tensors), _how_far(tensors), _in_part(tensors)])
+    return " ".join([first if not others or first.endswith(".") else f"{first}.", *others])
+
+
+def _how_far(tensors: Sequence[TensorResult]) -> str:
+    """How far the two dumps are apart where both are right; "" for more dumps, whose pairs have lines of their own."""
+    pairs = pair_summaries(tensors).values()
+    texts = [f"Equivalent ones differ: {p.apart}." for p in pairs if p.apart]
+    return texts[0] if len(pairs) == 1 and texts else ""
 
 
 def _in_part(tensors: Sequence[TensorResult]) -> str:
