@@ -8,7 +8,10 @@ from dataclasses import replace
 
 from accuracy_eval.datapath import Explanation
 from accuracy_eval.diagnose import named
-from accuracy_eval.records import Diagnosis, TensorResult
+from accuracy_eval.errors import counted
+from accuracy_eval.formats import get_format
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.records import Case, Diagnosis, TensorResult
 
 Why = Mapping[str, Sequence[Explanation]]  # dump label → explanations of an output's products
 
@@ -32,11 +35,12 @@ def _of_pair(why: Why, a: str, b: str) -> tuple[Diagnosis, ...]:
     return (named("explained-by-datapath", {"identified": all(e.identified for e in found)}, what=said),)
 
 
+OPEN = "consistent, not identified"
 EXACT = "exact arithmetic rounded once, nothing to explain"
 NOTATION = "docs/datapath.md says how to read compositions"
 STATUS_WORDS = {
     "identified": "explained (arithmetic only)",
-    "consistent, not identified": "consistent, not identified",
+    OPEN: OPEN,
     "unexplained": "not explained",
 }
 
@@ -47,18 +51,40 @@ def explanations_text(tensors: Iterable[TensorResult], exact: Collection[str] = 
     exact  labels of dumps that hold exact results rounded once
     """
     found: dict[str, Counter[str]] = {}
+    still_open: list[Case] = []
     for t in tensors:
         for s in t.sides:
             for d in s.diagnoses:
                 if d.code in ("explained-by-datapath", "not-explained"):
                     found.setdefault(s.label, Counter())[d.evidence["status"]] += 1
+                    still_open += [t.case] if d.evidence["status"] == OPEN and s.label not in exact else []
         for p in t.pairs:
             for d in p.diagnoses:
                 if d.code == "explained-by-datapath" and not {p.a, p.b} & set(exact):
-                    status = "identified" if d.evidence["identified"] else "consistent, not identified"
+                    status = "identified" if d.evidence["identified"] else OPEN
                     found.setdefault(f"{p.a} against {p.b}, both sides", Counter())[status] += 1
     lines = [f"{name}: {_counted(counts) if name not in exact else EXACT}" for name, counts in found.items()]
-    return [*lines, NOTATION] if lines else []
+    return [*lines, *filter(None, [wider_output(still_open)]), NOTATION] if lines else []
+
+
+def wider_output(cases: Iterable[Case]) -> str:
+    """What tells more of products whose order stays open: the same in float32, where they were stored in 16 bits; "" without such."""
+    narrow = [c for c in dict.fromkeys(cases) if _gives_16_bits(c)]
+    if not narrow:
+        return ""
+    c = narrow[0]
+    given = {"op": c.op, "shape": "x".join(str(n) for _, n in c.shape), "layout": c.layout, "format": c.format, "recipe": c.recipe}
+    words = " ".join(f"--{key} {value}" for key, value in given.items() if value)
+    stored = (
+        f"{counted(len(narrow), 'case')} of these {'is' if len(narrow) == 1 else 'are'} stored in 16 bits, whose rounding hides the order"
+    )
+    command = f"accuracy-eval dump {words} --out-format float32 -o wide.h5, then accuracy-eval explain wide.h5"
+    return f"{stored}; a float32 output shows it, for example: {command}"
+
+
+def _gives_16_bits(case: Case) -> bool:
+    spec = get_op(case.op)
+    return case.direction == "fwd" and "float32" in spec.out_formats and get_format(spec.outputs(case, "ocp")[0].format).bits == 16
 
 
 def _counted(counts: Counter[str]) -> str:
@@ -69,7 +95,7 @@ def _counted(counts: Counter[str]) -> str:
 
 def diagnosis(found: Sequence[Explanation]) -> Diagnosis:
     """What the explanations of an output's products say together: the least of them decides."""
-    least = min(found, key=lambda e: (("unexplained", "consistent, not identified", "identified").index(e.status), e.fraction))
+    least = min(found, key=lambda e: (("unexplained", OPEN, "identified").index(e.status), e.fraction))
     evidence = {
         "status": least.status, "composition": _descriptions(found), "fraction": least.fraction, "evidence": sum(e.evidence for e in found),
         "ties": list(least.ties), "tried": sum(e.tried for e in found), "best_loser": least.best_loser,

@@ -114,6 +114,26 @@ def test_counts_of_explanations_use_the_words_of_the_explanations() -> None:
     assert explanations_text(told)[0] == "h200: 1 product explained (arithmetic only); 2 consistent, not identified"
 
 
+def test_an_order_that_16_bits_hide_is_told_by_the_command_that_the_explanation_gives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    narrow = {"op": "gemm", "shape": "16x24x64", "layout": "tn", "format": "bfloat16"}
+    cases = [narrow, {**narrow, "direction": "bwd"}, {**narrow, "format": "float32", "shape": "4x4x8"}]
+    path = model_dump("H200", tmp_path / "a.h5", parse_suite({"name": "s", "cases": cases}, "s"))
+    assert run(["explain", str(path), "-q"]) == 0
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "float32 output" in line]
+    assert said.startswith("1 case of these is stored in 16 bits, whose rounding hides the order;")
+    assert said in compare_dumps(path, explain=True).notes
+    first, second = (part.split()[1:] for part in said.partition("example: ")[2].split(", then "))
+    assert run([*first, "--device", "model:H200", "-q"]) == 0
+    assert run([*second, "-q"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "gemm.m16.n24.k64.tn.bfloat16-float32.normal.s0 d"
+    assert lines[1].startswith("  identified: ")
+    assert not any("float32 output" in line for line in lines)
+
+
 def test_gradients_are_explained_over_their_own_contraction(tmp_path: Path) -> None:
     suite = parse_suite({"name": "b", "cases": [{"op": "gemm", "shape": "48x64x80", "format": "float32", "direction": "bwd"}]}, "b")
     found = {e.tensor: e.explanation for e in explain_dump(model_dump("A100", tmp_path / "a.h5", suite))}

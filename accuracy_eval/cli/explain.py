@@ -35,8 +35,10 @@ def explain_command(dump: str, cases: tuple[str, ...], unit: str | None, quiet: 
     """
     import json
 
+    from accuracy_eval.cases import parse_case
     from accuracy_eval.errors import UsageError, counted
     from accuracy_eval.explained import explain_dump
+    from accuracy_eval.explanations import OPEN, wider_output
     from accuracy_eval.json_data import to_json
 
     keep = case_filter({n: options.pop(n) for n in FILTERS})
@@ -53,6 +55,8 @@ def explain_command(dump: str, cases: tuple[str, ...], unit: str | None, quiet: 
     else:
         counts = Counter(item.explanation.status for item in found)
         click.echo(f"{counted(len(found), 'product')}: {'; '.join(f'{n} {status}' for status, n in counts.items())}")
+        if more := wider_output(parse_case(item.case_id) for item in found if item.explanation.status == OPEN):
+            click.echo(more)
         click.echo("docs/datapath.md says how to read compositions")
     return 1 if any(item.explanation.status == "unexplained" for item in found) else 0
 
