@@ -2,7 +2,8 @@
 
 Sums wrap and may be added in any order: the result does not depend on how tiles are scheduled. A program walks down a block of columns and
 keeps their sums in registers; rows are summed across the lanes of one warp. A weight of 64 bits is two halves: an element costs one
-32 × 32 → 64 bit multiply-add for a weight of 32 bits, and a 32-bit one more for the upper half.
+32 × 32 → 64 bit multiply-add for a weight of 32 bits, and a 32-bit one more for the upper half. That product is written as an instruction
+where PTX is compiled: of factors that were widened outside the loop the compiler sees 64 bits, and makes four instructions of it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ WARPS = 1
 def _kernel(  # type: ignore[no-untyped-def]
     d, x, w, across, down, m, n, row, column,
     per_unit: tl.constexpr, no_integer: tl.constexpr, wide_x: tl.constexpr, wide_w: tl.constexpr,
-    tile: tl.constexpr, step: tl.constexpr, span: tl.constexpr,
+    tile: tl.constexpr, step: tl.constexpr, span: tl.constexpr, ptx: tl.constexpr,
 ):  # fmt: skip
     columns = tl.program_id(0) * tile + tl.arange(0, tile)
     first = tl.program_id(1) * span
@@ -33,24 +34,25 @@ def _kernel(  # type: ignore[no-untyped-def]
         inside = (rows[:, None] < m) & (columns[None, :] < n)
         values = tl.load(d + rows.to(tl.int64)[:, None] * row + columns.to(tl.int64)[None, :] * column, mask=inside, other=0.0)
         integers = _integers(values, per_unit, no_integer)
-        if across is not None:
-            beside = _sum(integers, x_low[None, :], x_high[None, :], 1, wide_x)
-            tl.atomic_add(across + rows, beside, mask=rows < m, sem="relaxed")
         if down is not None:
             w_low, w_high = _halves(w, rows, m, wide_w)
-            below += _sum(integers, w_low[:, None], w_high[:, None], 0, wide_w)
+            below += _sum(integers, w_low[:, None], w_high[:, None], 0, wide_w, ptx)
+        if across is not None:
+            beside = _sum(integers, x_low[None, :], x_high[None, :], 1, wide_x, ptx)
+            tl.atomic_add(across + rows, beside, mask=rows < m, sem="relaxed")
     if down is not None:
         tl.atomic_add(down + columns, below, mask=columns < n, sem="relaxed")
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _integers(values, per_unit: tl.constexpr, no_integer: tl.constexpr):  # type: ignore[no-untyped-def]
-    """int32 of values · per_unit, a power of two; what is no integer there (NaN, infinite, half, too large) becomes no_integer."""
+    """int32 of values · per_unit, a power of two; what is no integer there (NaN, infinite, half, too large) becomes a large one."""
     plain = values.to(tl.float32)
     scaled = plain * per_unit
-    if values.dtype.primitive_bitwidth == 16:  # exact sums are small there: 1.5 · 2^23 shifts integers below 2^22 to the last bits
+    if values.dtype.primitive_bitwidth == 16:
+        # exact sums are small there: 1.5 · 2^23 shifts integers below 2^22 to the last bits; larger numbers, in order, become larger ones
         shifted = scaled + 12582912.0
-        whole = (shifted - 12582912.0 == scaled) & (tl.abs(scaled) < 4194304.0)
+        whole = shifted - 12582912.0 == scaled
         rounded = shifted.to(tl.int32, bitcast=True) - 0x4B400000
     else:
         bounded = tl.where(tl.abs(scaled) <= 16777216.0, scaled, 0.5)
@@ -73,9 +75,13 @@ def _halves(weights, at, size, wide: tl.constexpr):  # type: ignore[no-untyped-d
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _sum(integers, low, high, axis: tl.constexpr, wide: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sum(integers, low, high, axis: tl.constexpr, wide: tl.constexpr, ptx: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sum of integers · (high · 2^32 + low) along the axis, modulo 2^64."""
-    total = tl.sum(integers.to(tl.int64) * low.to(tl.int64), axis)
+    if ptx:
+        products = tl.inline_asm_elementwise("mul.wide.s32 $0, $1, $2;", "=l,r,r", [integers, low], dtype=tl.int64, is_pure=True, pack=1)
+    else:
+        products = integers.to(tl.int64) * low.to(tl.int64)
+    total = tl.sum(products, axis)
     if wide:
         total += tl.sum(integers * high, axis).to(tl.int64) << 32
     return total
@@ -91,7 +97,8 @@ def add_sums(
 ) -> None:
     """Adds matrix · x to across [m] and wᵀ · matrix to down [n], modulo 2^64, of the integers matrix / unit; not where weights are None.
 
-    matrix [m, n]   of 16 or 32 bits an element, any stride; what is no integer of at most 2^24 (of 16 bits: below 2^22) is `no_integer`
+    matrix [m, n]   of 16 or 32 bits an element, any stride. What is no integer of at most 2^24 (of 16 bits: below 2^22) counts as a number
+                    beyond that of 31 bits, `no_integer` or another
     x [n], w [m], across, down   contiguous int64; unless wide, every weight is a number of 32 bits
     unit            a power of two
     """
@@ -103,4 +110,6 @@ def add_sums(
     halves = (None if weights is None else weights.view(torch.int32) for weights in (x, w))
     sums = (None if x is None else across), (None if w is None else down)
     grid = (triton.cdiv(n, TILE), triton.cdiv(m, SPAN))
-    _kernel[grid](matrix, *halves, *sums, m, n, *matrix.stride(), 1 / unit, no_integer, wide_x, wide_w, TILE, STEP, SPAN, num_warps=WARPS)
+    ptx = matrix.is_cuda and not torch.version.hip
+    fixed = (1 / unit, no_integer, wide_x, wide_w, TILE, STEP, SPAN, ptx)
+    _kernel[grid](matrix, *halves, *sums, m, n, *matrix.stride(), *fixed, num_warps=WARPS)

@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from accuracy_eval.inputs.exact import NOT_AN_INTEGER
 from accuracy_eval.inputs.philox import STREAM_64, stream_key, words
@@ -58,9 +57,10 @@ class Weights:
 
 
 @lru_cache(maxsize=32)
-def _random(name: str, size: int) -> NDArray[np.int64]:
-    """Odd numbers of 32 bits."""
-    return words(stream_key("certificate", name, (size,), "random", 0), STREAM_64, 0, size).view(np.int64) >> 32 | 1
+def _random_on(torch: Any, device: Any, name: str, size: int) -> Any:
+    """Odd numbers of 32 bits, int64 [size] on the device."""
+    numbers = words(stream_key("certificate", name, (size,), "random", 0), STREAM_64, 0, size).view(np.int64) >> 32 | 1
+    return torch.from_numpy(numbers).to(device)
 
 
 class Certificate:
@@ -74,7 +74,9 @@ class Certificate:
         a = tensors["a"] if case.layout[0] == "n" else tensors["a"].t()
         b = tensors["b"].t() if case.layout[1] == "n" else tensors["b"]
         self._height = a.shape[0]
-        self._x, self._w = self._weights("x", b.shape[0], a.device), self._weights("w", a.shape[0], a.device)
+        self._x, self._w = (
+            Weights(_random_on(torch, a.device, name, size), wide=False) for name, size in (("x", b.shape[0]), ("w", a.shape[0]))
+        )
         _, bx = self._sums(b, rows=self._x)
         row_sums, wa = self._sums(a, rows=self._w, columns=Weights(bx, wide=True))
         column_sums, _ = self._sums(b, columns=Weights(wa, wide=True))
@@ -99,9 +101,6 @@ class Certificate:
 
     def _units(self, factor: float) -> int:
         return int(factor / self._unit)
-
-    def _weights(self, name: str, size: int, device: Any) -> Weights:
-        return Weights(self._torch.from_numpy(_random(name, size)).to(device, copy=True), wide=False)
 
     def _sums(self, matrix: Any, *, rows: Weights | None = None, columns: Weights | None = None) -> tuple[Any, Any]:
         """(matrix · columns [rows], rowsᵀ · matrix [columns]) modulo 2^64 of a matrix of integers; 0 for weights that are None."""
