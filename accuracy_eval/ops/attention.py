@@ -15,7 +15,9 @@ from accuracy_eval.cpu_ref.attention import Attention, Result, backward, forward
 from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.formats import Values, decode
+from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.spec import (
+    FLOATS,
     Encoding,
     Inputs,
     Operand,
@@ -26,13 +28,14 @@ from accuracy_eval.ops.spec import (
     Reference,
     Size,
     bounded,
+    float_contract,
     operand_formats,
+    option_of,
     reaching,
     rows_and_columns,
 )
 from accuracy_eval.records import Case
 
-FORMATS = ("float32", "float64", "float16", "bfloat16")
 LAYOUTS = ("bhsd", "bshd", "sbhd")  # order of batch, heads, sequence and head dimension in memory
 OPTIONS = {
     "causal": Option(False, "a query sees the keys up to its own place; s = t"),
@@ -41,10 +44,7 @@ OPTIONS = {
     "lse": Option(False, "gives output lse [b, h, s] too"),
     "sink": Option(False, "adds operand sink [h]: the score of a key whose value is zero"),
 }
-
-
-def option(case: Case, name: str) -> Any:
-    return dict(case.options).get(name, OPTIONS[name].default)
+option = partial(option_of, OPTIONS)
 
 
 def scale_of(case: Case) -> float:
@@ -146,14 +146,16 @@ Attend = Callable[[Any, Case, Any, Any, Any, Any], Mapping[str, Any]]  # (torch,
 def attended(attend: Attend, torch: Any, case: Case, t: Mapping[str, Any]) -> dict[str, Any]:
     """Outputs of the case by an implementation that knows bhsd tensors; gradients by autograd."""
     to, back = order(case.layout), unorder(case.layout)
-    names = [n for n in ("q", "k", "v", "sink") if n in t]
-    leaves = {n: t[n].detach().requires_grad_() if case.direction == "bwd" else t[n] for n in names}
-    q, k, v = (leaves[n].permute(to) for n in "qkv")
-    found = attend(torch, case, q, k, v, leaves.get("sink"))
-    out = found["out"].permute(back)
-    if case.direction == "fwd":
-        return {"out": out.contiguous()} | ({"lse": found["lse"].contiguous()} if option(case, "lse") else {})
-    return dict(zip((f"d{n}" for n in names), torch.autograd.grad(out, list(leaves.values()), t["grad_out"]), strict=True))
+
+    def results(x: Mapping[str, Any]) -> Mapping[str, Any]:
+        q, k, v = (x[n].permute(to) for n in "qkv")
+        found = attend(torch, case, q, k, v, x.get("sink"))
+        return {**found, "out": found["out"].permute(back)}
+
+    if case.direction == "bwd":
+        leaves = {n: t[n] for n in ("q", "k", "v", "sink") if n in t}
+        return gradients(torch, lambda x: results(x)["out"], leaves, t["grad_out"])
+    return {name: x.contiguous() for name, x in results(t).items() if name == "out" or option(case, "lse")}
 
 
 def _framework(torch: Any, case: Case, q: Any, k: Any, v: Any, sink: Any) -> dict[str, Any]:
@@ -237,12 +239,12 @@ ATTENTION = OpSpec(
         "t": Size("keys and values", 96),
         "d": Size("elements of a head", 64),
     },
-    formats=FORMATS,
+    formats=FLOATS,
     operands=_operands,
     outputs=_outputs,
     torch=_torch,
     reference=_reference,
-    contract=lambda case: "fp64" if case.format == "float64" else "fp32acc",
+    contract=float_contract,
     layouts=LAYOUTS,
     options=OPTIONS,
     directions=("fwd", "bwd"),

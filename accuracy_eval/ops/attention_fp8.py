@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from accuracy_eval.formats import Values, decode, encode, get_format
 from accuracy_eval.ops import attention
 from accuracy_eval.ops.attention import LAYOUTS, axes, option, order, references, scale_of, tensor, unorder, visible
 from accuracy_eval.ops.operands import random_codes
-from accuracy_eval.ops.spec import Encoding, Inputs, Operand, OpSpec, Option, Output, Reference, output_format
+from accuracy_eval.ops.spec import Encoding, Inputs, Operand, OpSpec, Option, Output, Reference, option_of, output_format
 from accuracy_eval.quantize import quantize
 from accuracy_eval.quantize.quantiser import SOURCES
 from accuracy_eval.records import Case, Coded
@@ -35,10 +36,7 @@ OPTIONS = {n: o for n, o in attention.OPTIONS.items() if n != "sink"} | {
 BINADES = {"q": (0, 1), "k": (0, -1), "v": (3, 4)}  # by which operands' even and odd heads are larger than their class
 WHOLE_RANGE = ("codes", "wide", "huge", "heavy-tailed")  # input classes that may reach the largest numbers of their format
 HEADS = {"q": ("h", "s"), "k": ("g", "t"), "v": ("g", "t")}  # letters of each operand's heads and length
-
-
-def _option(case: Case, name: str) -> Any:
-    return dict(case.options).get(name, OPTIONS[name].default)
+_option = partial(option_of, OPTIONS)
 
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:

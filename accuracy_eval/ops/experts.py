@@ -30,6 +30,7 @@ from accuracy_eval.ops.spec import (
     Size,
     float_contract,
     operand_formats,
+    option_of,
 )
 from accuracy_eval.records import Case, Coded
 
@@ -39,7 +40,7 @@ DIMS = (("t", "k", "e", "n"),)
 
 
 def _load(case: Case) -> str:
-    return str(case.option("load", OPTIONS["load"].default))
+    return str(option_of(OPTIONS, case, "load"))
 
 
 def chosen_experts(case: Case) -> Indices:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from accuracy_eval.cpu_ref.reduce import reduce, sum_budget
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Values, decode, get_format
 from accuracy_eval.inputs import indices
+from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.panels import Lines, Part, by_rows, whole
 from accuracy_eval.ops.spec import (
     FLOATS,
@@ -29,6 +30,7 @@ from accuracy_eval.ops.spec import (
     Size,
     float_contract,
     operand_formats,
+    option_of,
     row_blocks,
 )
 from accuracy_eval.records import Case
@@ -40,10 +42,7 @@ OPTIONS = {
 }
 IGNORED = -100  # the class of rows that count for nothing
 EVERY = 4  # rows of which the second is ignored
-
-
-def _option(case: Case, name: str) -> Any:
-    return dict(case.options).get(name, OPTIONS[name].default)
+_option = partial(option_of, OPTIONS)
 
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
@@ -71,11 +70,12 @@ def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
 
 
 def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
-    x = t["x"].detach().requires_grad_(case.direction == "bwd")
-    loss = torch.nn.functional.cross_entropy(
-        x, t["target"].long(), ignore_index=IGNORED, reduction=_option(case, "reduction"), label_smoothing=float(_option(case, "smoothing"))
-    )
-    return {"loss": loss} if case.direction == "fwd" else {"dx": torch.autograd.grad(loss, x, t["grad_loss"])[0]}
+    target, reduction, smoothing = t["target"].long(), _option(case, "reduction"), float(_option(case, "smoothing"))
+
+    def loss(x: Mapping[str, Any]) -> Any:
+        return torch.nn.functional.cross_entropy(x["x"], target, ignore_index=IGNORED, reduction=reduction, label_smoothing=smoothing)
+
+    return {"loss": loss(t)} if case.direction == "fwd" else gradients(torch, loss, {"x": t["x"]}, t["grad_loss"])
 
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
@@ -102,7 +102,7 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
     exempt = _undecided(rows, output, (0, case.dims["m"]), mean=reduction == "mean")
     if case.direction == "bwd" or reduction == "none":
         return {output.name: by_rows(output, contract, x.shape, forward if case.direction == "fwd" else backward, exempt=exempt)}
-    return {"loss": replace(whole((output,), contract, reduced)["loss"], exempt=exempt)}
+    return whole((output,), contract, reduced, exempt=lambda _: exempt)
 
 
 def _classes(case: Case, inputs: Inputs) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from accuracy_eval.cpu_ref.overflow import sum_overflows
 from accuracy_eval.cpu_ref.reduce import REDUCTIONS, Reduction, log_steps, reduce, reduce_gradient, reduce_limit, sum_budget
 from accuracy_eval.cpu_ref.reduce_gradient import gradient_limit, gradient_typical
 from accuracy_eval.formats import Format, Values, decode, get_format, ulp
+from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.gemm import overflowing
 from accuracy_eval.ops.panels import Lines, Part, by_rows, turned
 from accuracy_eval.ops.spec import (
@@ -29,6 +30,7 @@ from accuracy_eval.ops.spec import (
     Reference,
     Size,
     operand_formats,
+    option_of,
     output_format,
 )
 from accuracy_eval.records import Case, Coded
@@ -44,6 +46,7 @@ TORCH: dict[str, Callable[[Any, Any, int, dict[str, Any]], Any]] = {
 }
 AXES = {"last": -1, "first": 0}
 OPTIONS = {"axis": Option("last", "what is reduced: the n elements of each row, or the m of each column", tuple(AXES))}
+_option = partial(option_of, OPTIONS)
 
 Rows = slice | NDArray[np.int64]
 
@@ -54,15 +57,11 @@ class _RowsOf(Protocol):
     def __call__(self, name: str, which: Rows, /) -> Values: ...
 
 
-def _axis(case: Case) -> Any:
-    return dict(case.options).get("axis", OPTIONS["axis"].default)
-
-
 def _operands(r: Reduction, case: Case, encoding: Encoding) -> tuple[Operand, ...]:
     x = Operand("x", (case.dims["m"], case.dims["n"]), operand_formats(case, 1, encoding)[0], ("m", "n"))
     if case.direction == "fwd":
         return (x,)
-    kept = x.axes if r.keeps_axis else ("m",) if _axis(case) == "last" else ("n",)
+    kept = x.axes if r.keeps_axis else ("m",) if _option(case, "axis") == "last" else ("n",)
     return x, Operand("grad_result", tuple(case.dims[a] for a in kept), x.format, kept)
 
 
@@ -70,22 +69,21 @@ def _outputs(r: Reduction, case: Case, encoding: Encoding) -> tuple[Output, ...]
     x = _operands(r, case, encoding)[0]
     if case.direction == "bwd":
         return (Output("dx", x.shape, x.format),)
-    shape = x.shape if r.keeps_axis else x.shape[:1] if _axis(case) == "last" else x.shape[1:]
+    shape = x.shape if r.keeps_axis else x.shape[:1] if _option(case, "axis") == "last" else x.shape[1:]
     return (Output("result", shape, output_format(case, x.format, encoding)),)
 
 
 def _torch(r: Reduction, torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
-    axis = AXES[_axis(case)]
+    axis = AXES[_option(case, "axis")]
     if case.direction == "fwd":
         return {"result": TORCH[r.name](torch, t["x"], axis, {"out": out["result"]} if "result" in out else {})}
-    leaf = t["x"].detach().requires_grad_()
-    return {"dx": torch.autograd.grad(TORCH[r.name](torch, leaf, axis, {}), leaf, t["grad_result"])[0]}
+    return gradients(torch, lambda x: TORCH[r.name](torch, x["x"], axis, {}), {"x": t["x"]}, t["grad_result"])
 
 
 def _reference(r: Reduction, case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     """Columns are rows of the transposed operands."""
     (output,) = _outputs(r, case, encoding)
-    if _axis(case) == "first":
+    if _option(case, "axis") == "first":
         flipped = {name: Coded(c.codes.T, c.format) for name, c in inputs.items()}
         found = _along_rows(r, case, flipped, replace(output, shape=output.shape[::-1]), contract)
         return {output.name: turned(found, output) if len(output.shape) > 1 else found}
@@ -201,7 +199,7 @@ _EXEMPT: dict[tuple[str, str], Callable[[_RowsOf, str], Exempt]] = {
 
 
 def _refuse(r: Reduction, case: Case) -> str | None:
-    if r.name == "max" and not case.dims["n" if _axis(case) == "last" else "m"]:
+    if r.name == "max" and not case.dims["n" if _option(case, "axis") == "last" else "m"]:
         return "max of an empty axis has no value"
     return None
 

@@ -179,6 +179,11 @@ class Option:
     allowed: tuple[str, ...] = ()
 
 
+def option_of(options: Mapping[str, Option], case: Case, name: str) -> Any:
+    """The case's value of an option, else its default."""
+    return case.option(name, options[name].default)
+
+
 @dataclass(frozen=True)
 class OpSpec:
     """One operation.
@@ -234,7 +239,7 @@ class OpSpec:
 
     def option(self, case: Case, name: str) -> Any:
         """The case's value of an option, else the op's default."""
-        return case.option(name, self.options[name].default)
+        return option_of(self.options, case, name)
 
 
 def validate(op: OpSpec, case: Case) -> None:
