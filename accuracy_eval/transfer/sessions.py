@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +20,7 @@ from accuracy_eval.transfer.buffering import HEAD_BYTES, Block
 from accuracy_eval.transfer.configuration import Target, resolve
 from accuracy_eval.transfer.links import MAX_OUTPUT_BYTES, READ_BYTES, Moved, Span, failures_named, fetch
 from accuracy_eval.transfer.locations import Location, Options
+from accuracy_eval.transfer.signing import sign_in
 from accuracy_eval.transfer.splicing import write_at
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ BURST_BYTES = 1 << 18  # sent at once
 LEAST_BYTES = 1 << 18  # waited for, where more are to come
 FAR_RTT_S = 0.02  # from here one channel does not fill a line: 2 MiB a round trip are 100 MB/s. A near host that is busy takes up to 12 ms
 FAR_WINDOW_BYTES = 1 << 24
-DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _QUIET = logging.NullHandler()
 REACH = "check that `ssh` reaches the host by the same name"
 
@@ -254,7 +253,7 @@ def _connect(location: Location, options: Options, through: Session | None, dept
             key = transport.get_remote_server_key()
         hostkeys.check(target, key)
         with failures_named(target.label, "signing in", REACH):
-            _sign_in(transport, target, options)
+            sign_in(transport, target, options)
             transport.set_keepalive(KEEPALIVE_S)
         return Session(location, target, transport, undo.pop_all(), options)
 
@@ -299,164 +298,3 @@ def _prefer(transport: paramiko.Transport, target: Target) -> None:
     types = tuple(security.key_types)
     known = [t for name in hostkeys.known_types(target) for t in ((name,) if name != "ssh-rsa" else ("rsa-sha2-512", "rsa-sha2-256"))]
     security.key_types = tuple(t for t in known if t in types) + tuple(t for t in types if t not in known)
-
-
-def _sign_in(transport: paramiko.Transport, target: Target, options: Options) -> None:
-    """Keys without a passphrase, the agent's, keys with one, then a password; what the server has refused is listed on failure."""
-    import paramiko
-
-    tried: list[str] = []
-    allowed: set[str] = set()
-    files = [f for f in target.identity_files or tuple(Path.home() / ".ssh" / n for n in DEFAULT_KEYS) if f.is_file()]
-    locked: list[Path] = []
-    keys: list[tuple[str, paramiko.PKey]] = []
-    for path in files:
-        try:
-            keys.append((str(path), _load_key(path, None)))
-        except paramiko.PasswordRequiredException:
-            locked.append(path)
-        except (paramiko.SSHException, ValueError, OSError) as e:
-            tried.append(f"{path} (unreadable: {e or type(e).__name__})")
-    agent = paramiko.Agent()
-    try:
-        keys.extend(_agent_keys(agent, target, files))
-        if _sign_in_by(transport, target, options, keys, locked, tried, allowed):
-            return
-    finally:
-        agent.close()
-    raise TransferError(
-        f"{target.label}: not signed in; tried {', '.join(tried) or 'nothing: no key file and no agent'}; the server takes "
-        f"{', '.join(sorted(allowed))}. Add a key to the agent or name one (IdentityFile)."
-    )
-
-
-def _sign_in_by(
-    transport: paramiko.Transport,
-    target: Target,
-    options: Options,
-    keys: Sequence[tuple[str, paramiko.PKey]],
-    locked: Sequence[Path],
-    tried: list[str],
-    allowed: set[str],
-) -> bool:
-    import paramiko
-
-    for name, key in keys:
-        if _offer(transport, target, name, key, tried, allowed, options):
-            return True
-    try:  # after the keys: the answer costs a round trip, and is needed where none of them will do
-        transport.auth_none(target.user)
-        return True
-    except paramiko.BadAuthenticationType as e:
-        allowed.update(e.allowed_types)
-    for path in locked:
-        key_or_none = _unlock(path, options, tried)
-        if key_or_none is not None and _offer(transport, target, str(path), key_or_none, tried, allowed, options):
-            return True
-    return _ask(transport, target, options, tried, allowed)
-
-
-def _load_key(path: Path, passphrase: str | None) -> paramiko.PKey:
-    """The private key in a file of any kind, with the certificate beside it; PKey.from_path cannot tell a locked key from a bad one."""
-    import paramiko
-
-    problem: Exception = ValueError("not a private key")
-    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
-        try:
-            key = kind.from_private_key_file(str(path), passphrase)
-        except paramiko.PasswordRequiredException:
-            raise
-        except (paramiko.SSHException, ValueError, IndexError) as e:
-            problem = e
-            continue
-        certificate = path.with_name(f"{path.name}-cert.pub")
-        if certificate.is_file():
-            key.load_certificate(str(certificate))
-        return key
-    raise paramiko.SSHException(str(problem))
-
-
-def _agent_keys(agent: paramiko.Agent, target: Target, files: Sequence[Path]) -> list[tuple[str, paramiko.PKey]]:
-    import paramiko
-
-    try:
-        keys = list(agent.get_keys())
-    except (paramiko.SSHException, OSError):
-        return []
-    if target.identities_only:
-        wanted = {words[1] for f in files for words in [_public(f)] if len(words) > 1}
-        keys = [k for k in keys if k.get_base64() in wanted]
-    return [(f"agent key {hostkeys.fingerprint(k)}", k) for k in keys]
-
-
-def _public(path: Path) -> list[str]:
-    public = path.with_name(f"{path.name}.pub")
-    return public.read_text(errors="replace").split() if public.is_file() else []
-
-
-def _unlock(path: Path, options: Options, tried: list[str]) -> paramiko.PKey | None:
-    import paramiko
-
-    passphrase = options.ask(f"Passphrase of {path}: ") if options.ask else None
-    if passphrase is None:
-        tried.append(f"{path} (needs its passphrase)")
-        return None
-    try:
-        return _load_key(path, passphrase)
-    except (paramiko.SSHException, ValueError):
-        tried.append(f"{path} (wrong passphrase)")
-        return None
-
-
-def _offer(
-    transport: paramiko.Transport,
-    target: Target,
-    name: str,
-    key: paramiko.PKey,
-    tried: list[str],
-    allowed: set[str],
-    options: Options,
-) -> bool:
-    """Whether the key signed in. Notes what the server allows; a second factor the server wants is asked for."""
-    import paramiko
-
-    try:
-        further = transport.auth_publickey(target.user, key)
-    except paramiko.BadAuthenticationType as e:
-        allowed.clear()
-        allowed.update(e.allowed_types)
-        tried.append(name)
-        return False
-    except paramiko.AuthenticationException:
-        tried.append(name)
-        if not transport.is_active():
-            raise
-        return False
-    if not further:
-        return True
-    tried.append(f"{name} (accepted, but the server also wants {', '.join(further)})")
-    return _ask(transport, target, options, tried, set(further))
-
-
-def _ask(transport: paramiko.Transport, target: Target, options: Options, tried: list[str], allowed: set[str]) -> bool:
-    """Whether answers of the user signed in: to the server's own questions (a password, a code, both), else to one for a password."""
-    import paramiko
-
-    ask = options.ask
-    if ask is None:
-        return False
-
-    def answers(title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
-        return [ask(f"{target.label}: {prompt}") or "" for prompt, _ in prompts]
-
-    for method in ("keyboard-interactive", "password"):
-        if method not in allowed:
-            continue
-        try:
-            if method == "keyboard-interactive":
-                return not transport.auth_interactive(target.user, answers)
-            answer = ask(f"Password of {target.label}: ")
-            return answer is not None and not transport.auth_password(target.user, answer, fallback=False)
-        except paramiko.AuthenticationException:
-            tried.append(method)
-    return False
