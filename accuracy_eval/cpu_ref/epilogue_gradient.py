@@ -72,7 +72,7 @@ def upstream(problem: Gemm, epilogue: Epilogue, grad_y: Coded, contract: str) ->
     f, fmt = ACTIVATIONS[epilogue.activation], epilogue.rounded
     scalar = "float64" if get_format(fmt).name == "float64" else "float32"
     reach = projection_reach(problem, t, error, contract, fmt)
-    error = error + stored(np.abs(t) + error, fmt)
+    error = np.where(_certainly_zero(problem, t), 0.0, error + stored(np.abs(t) + error, fmt))
     several = reach.nan | (reach.infinite & (reach.low < reach.high))
     values = decode(grad_y.codes, grad_y.format)
     g = values / epilogue.output_scale
@@ -91,6 +91,15 @@ def upstream(problem: Gemm, epilogue: Epilogue, grad_y: Coded, contract: str) ->
     values, errors = (np.concatenate([getattr(d_gate, n), getattr(d_up, n)], axis=1) for n in ("values", "error"))
     both = Flow(values, errors, Reach.beside([d_gate.reach, d_up.reach]))
     return Upstream(_kept(both, fmt, True), back, several)
+
+
+def _certainly_zero(problem: Gemm, t: Values) -> Flags:
+    """T [m, n] that are 0 in any arithmetic: every product has a factor of 0, and nothing is added."""
+    if problem.bias is not None:
+        return np.zeros(t.shape, np.bool_)
+    rows = problem.left.norms(1 if problem.layout[0] == "n" else 0) == 0.0
+    columns = problem.right.norms(0 if problem.layout[1] == "n" else 1) == 0.0
+    return np.asarray((t == 0.0) & (rows[:, None] | columns))
 
 
 def _slope_flow(f: Activation, t: Values, error: Values, reach: Reach, scalar: str) -> Flow:
