@@ -21,7 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import support_units as units
 
-from accuracy_eval.cpu_ref.gemm import Gemm, gemm_panels
+from accuracy_eval.cpu_ref.gemm import Gemm, panels
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.metrics.aggregates import LIMIT, AggregateMeter
 from accuracy_eval.records import Coded
@@ -32,7 +32,7 @@ FINE = get_format("float64")  # results before output rounding
 
 def reference(a, b, fmt, contract):
     """Values, budgets and typical budgets [m, n]."""
-    parts = list(gemm_panels(Coded(a, fmt), Coded(b, fmt), layout="nt", contract=contract))
+    parts = list(panels(Gemm(Coded(a, fmt), Coded(b, fmt), "nt"), contract=contract))
     return (np.concatenate([getattr(p, name) for p in parts]) for name in ("values", "budget", "typical"))
 
 

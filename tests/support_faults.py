@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.cpu_ref.gemm import gemm_panels
+from accuracy_eval.cpu_ref.gemm import Gemm, panels
 from accuracy_eval.diagnose import Context, rows_of
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.metrics import measure
@@ -83,9 +83,9 @@ def product(
     a_codes, b_codes = (Coded(encode(x, fmt, overflow="saturate"), fmt) for x in (a, b))
     contract, out = CONTRACTS[fmt], out or fmt
     given = dict(scales or {})
-    panels = list(gemm_panels(a_codes, b_codes, layout="nt", contract=contract, out_format=out, **given))
-    truth = np.concatenate([p.values for p in panels])
-    budget = np.concatenate([p.budget for p in panels if p.budget is not None])
+    parts = list(panels(Gemm(a_codes, b_codes, "nt", **given), contract=contract, out_format=out))
+    truth = np.concatenate([p.values for p in parts])
+    budget = np.concatenate([p.budget for p in parts if p.budget is not None])
     return Product(a_codes, b_codes, truth, budget, out, contract, given)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accuracy_eval.cpu_ref.gemm import gemm_panels
+from accuracy_eval.cpu_ref.gemm import Gemm, panels
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.jit import kernel
 from accuracy_eval.records import Coded
@@ -417,7 +417,7 @@ def operands(kind: str, rows: int, k: int, fmt: str, seed: int = 0) -> tuple[np.
 
 def reference(a: np.ndarray, b: np.ndarray, fmt: str, contract: str) -> tuple[np.ndarray, np.ndarray]:
     """Values and budgets [rows, rows] of a·bᵀ."""
-    parts = list(gemm_panels(Coded(a, fmt), Coded(b, fmt), layout="nt", contract=contract))
+    parts = list(panels(Gemm(Coded(a, fmt), Coded(b, fmt), "nt"), contract=contract))
     return np.concatenate([p.values for p in parts]), np.concatenate([p.budget for p in parts])
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from accuracy_eval.cpu_ref.gemm import gemm_panels
+from accuracy_eval.cpu_ref.gemm import Gemm, panels
 from accuracy_eval.cpu_ref.operands import scale_blocks
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import FORMATS, decode, encode
@@ -16,7 +16,7 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
 def whole(a, a_format, b, b_format, **options):
-    return np.concatenate([p.values for p in gemm_panels(Coded(a, a_format), Coded(b, b_format), **options)])
+    return np.concatenate([p.values for p in panels(Gemm(Coded(a, a_format), Coded(b, b_format), **options))])
 
 
 def stored(logical, letter):
@@ -42,7 +42,7 @@ def test_the_reference_is_the_exact_product_of_the_decoded_codes(fmt, layout):
 
 def test_panels_cover_all_rows_in_order_and_hold_whole_tiles():
     a, b = normal_codes((300, 8), "bfloat16"), normal_codes((8, 4), "bfloat16")
-    parts = list(gemm_panels(Coded(a, "bfloat16"), Coded(b, "bfloat16"), layout="nn", rows=100))
+    parts = list(panels(Gemm(Coded(a, "bfloat16"), Coded(b, "bfloat16")), rows=100))
     assert [(p.first_row, p.values.shape) for p in parts] == [(0, (128, 4)), (128, (128, 4)), (256, (44, 4))]
 
 
@@ -92,7 +92,7 @@ def test_an_empty_contraction_leaves_beta_c_and_bias(k):
 
 
 def test_no_rows_give_no_panels():
-    assert list(gemm_panels(Coded(np.zeros((0, 4), np.uint16), "bfloat16"), Coded(np.zeros((4, 2), np.uint16), "bfloat16"))) == []
+    assert list(panels(Gemm(Coded(np.zeros((0, 4), np.uint16), "bfloat16"), Coded(np.zeros((4, 2), np.uint16), "bfloat16")))) == []
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

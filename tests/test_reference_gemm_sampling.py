@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from accuracy_eval.cpu_ref.gemm import AUTO_FLOP, Gemm, gemm_backward_panels, panels
+from accuracy_eval.cpu_ref.gemm import AUTO_FLOP, Gemm, gradient, panels
 from accuracy_eval.cpu_ref.sampling import chance_limit, full_reference, limits, projections, sample_lines, sampled_reference, signs
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.records import Coded
@@ -141,7 +141,7 @@ def test_gradients_have_the_stored_shape_and_the_textbook_value(layout):
     x, y = x if layout[0] == "n" else x.T, y if layout[1] == "n" else y.T
     want = {"da": 0.5 * z @ y.T, "db": 0.5 * x.T @ z, "dbias": z.sum(axis=0, keepdims=True)}
     for name in want:
-        (panel,) = gemm_backward_panels(name, ca, cb, cg, layout=layout, alpha=0.5, contract="fp32acc")
+        (panel,) = panels(gradient(name, Gemm(ca, cb, layout, 0.5), cg), contract="fp32acc")
         transposed = {"da": layout[0], "db": layout[1], "dbias": "n"}[name] == "t"
         np.testing.assert_allclose(panel.values, want[name].T if transposed else want[name], rtol=0, atol=1e-13)
         assert (panel.budget > 0).all()

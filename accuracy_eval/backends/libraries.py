@@ -35,18 +35,24 @@ def _cublaslt(library: ctypes.CDLL) -> str:
     return _four_digits(library.cublasLtGetVersion())
 
 
-def _cudart(library: ctypes.CDLL) -> str:
+def _integer(library: ctypes.CDLL, function: str) -> int:
+    """What a function with one out parameter says."""
     value = ctypes.c_int()
-    if library.cudaRuntimeGetVersion(ctypes.byref(value)) != 0:
-        raise OSError("cudaRuntimeGetVersion failed")
-    return f"{value.value // 1000}.{value.value % 1000 // 10}"
+    if getattr(library, function)(ctypes.byref(value)) != 0:
+        raise OSError(f"{function} failed")
+    return value.value
+
+
+def _cuda_version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _cudart(library: ctypes.CDLL) -> str:
+    return _cuda_version(_integer(library, "cudaRuntimeGetVersion"))
 
 
 def _cuda_driver(library: ctypes.CDLL) -> str:
-    value = ctypes.c_int()
-    if library.cuDriverGetVersion(ctypes.byref(value)) != 0:
-        raise OSError("cuDriverGetVersion failed")
-    return f"{value.value // 1000}.{value.value % 1000 // 10}"
+    return _cuda_version(_integer(library, "cuDriverGetVersion"))
 
 
 def _cudnn(library: ctypes.CDLL) -> str:
@@ -56,10 +62,8 @@ def _cudnn(library: ctypes.CDLL) -> str:
 
 
 def _hip(library: ctypes.CDLL) -> str:
-    value = ctypes.c_int()
-    if library.hipRuntimeGetVersion(ctypes.byref(value)) != 0:
-        raise OSError("hipRuntimeGetVersion failed")
-    return f"{value.value // 10_000_000}.{value.value // 100_000 % 100}.{value.value % 100_000}"
+    number = _integer(library, "hipRuntimeGetVersion")
+    return f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}"
 
 
 def _rocblas(library: ctypes.CDLL) -> str:

@@ -56,58 +56,11 @@ class Panel:
     typical: Values | None = None
 
 
-def gemm_panels(
-    a: Coded,
-    b: Coded,
-    *,
-    layout: str = "nn",
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    c: Coded | None = None,
-    bias: Coded | None = None,
-    a_scale: Any = None,
-    b_scale: Any = None,
-    a_block: tuple[int, int] | None = None,
-    b_block: tuple[int, int] | None = None,
-    contract: str | None = None,
-    out_format: str | None = None,
-    rows: int | None = None,
-) -> Iterator[Panel]:
-    """Panels of D = alpha·op(A)·op(B) + beta·C + bias, in order of rows. Operands and scales as in `Gemm`.
-
-    contract    name of a contract (`contracts.parse_contract`): panels carry budgets; None or "": values only
-    out_format  format D is stored in: only whether it is an integer matters (int32acc then has no rounding at all)
-    rows        rows of a panel, rounded up to a multiple of 128; None fits panels to about 64 MB
-    """
-    problem = Gemm(a, b, layout, alpha, beta, c, bias, a_scale, b_scale, a_block, b_block)
-    return panels(problem, contract=contract, out_format=out_format, rows=rows)
-
-
-def gemm_backward_panels(
-    output: str,
-    a: Coded,
-    b: Coded,
-    grad_d: Coded,
-    *,
-    layout: str = "nn",
-    alpha: float = 1.0,
-    a_scale: Any = None,
-    b_scale: Any = None,
-    grad_d_scale: Any = None,
-    contract: str | None = None,
-    out_format: str | None = None,
-    rows: int | None = None,
-) -> Iterator[Panel]:
-    """Panels of a gradient of the same GEMM, in the stored shape of its operand: output "da", "db" or "dbias" ([1, n]).
+def gradient(output: str, forward: Gemm, grad_d: Coded, grad_d_scale: Any = None) -> Gemm:
+    """The GEMM whose result is a gradient of `forward`, in the stored layout of the operand: output "da", "db" or "dbias" ([1, n]).
 
     grad_d  upstream gradient [m, n]. dA = alpha·grad_d·op(B)ᵀ, dB = alpha·op(A)ᵀ·grad_d, dbias = Σ_m grad_d.
     """
-    problem = gradient(output, Gemm(a, b, layout, alpha, a_scale=a_scale, b_scale=b_scale), grad_d, grad_d_scale)
-    return panels(problem, contract=contract, out_format=out_format, rows=rows)
-
-
-def gradient(output: str, forward: Gemm, grad_d: Coded, grad_d_scale: Any = None) -> Gemm:
-    """The GEMM whose result is a gradient of `forward`, in the stored layout of the operand."""
     la, lb = forward.layout[0], forward.layout[1]
     flip = {"n": "t", "t": "n"}
     a, b = (forward.a, forward.left.scale, forward.left.block), (forward.b, forward.right.scale, forward.right.block)
@@ -129,7 +82,12 @@ def gradient(output: str, forward: Gemm, grad_d: Coded, grad_d_scale: Any = None
 
 
 def panels(problem: Gemm, *, contract: str | None = None, out_format: str | None = None, rows: int | None = None) -> Iterator[Panel]:
-    """As `gemm_panels`, of a problem already described."""
+    """Panels of the result, in order of rows.
+
+    contract    name of a contract (`contracts.parse_contract`): panels carry budgets; None or "": values only
+    out_format  format D is stored in: only whether it is an integer matters (int32acc then has no rounding at all)
+    rows        rows of a panel, rounded up to a multiple of 128; None fits panels to about 64 MB
+    """
     promise = parse_contract(contract) if contract else None
     step = panel_rows(problem, rows)
     integer = out_format is not None and get_format(out_format).kind == "int"
@@ -299,4 +257,4 @@ def _apply_scalars(problem: Gemm, product: Values, c: Values | None) -> None:
         product += problem.bias_values
 
 
-__all__ = ["AUTO_FLOP", "GRADIENTS", "Gemm", "Operand", "Panel", "gemm_backward_panels", "gemm_panels", "gradient", "panel_rows", "panels"]
+__all__ = ["AUTO_FLOP", "GRADIENTS", "Gemm", "Operand", "Panel", "gradient", "panel_rows", "panels"]
