@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from accuracy_eval.cli import completion
+
+if TYPE_CHECKING:
+    from accuracy_eval.records import CaseRecord
+    from accuracy_eval.store import Dump
 
 
 @click.command("inspect", short_help="Print what a dump holds.")
@@ -30,53 +35,69 @@ def inspect_command(
     accuracy-eval inspect h200.h5 --case gemm.m512.n128.k256.nt.bfloat16.normal.s42 --element 12,301
     accuracy-eval inspect h200.h5 --case attention.b1.h8.g4.s128.t128.d64.bhsd.bfloat16.normal.s42 --element 0,3,17,5
     """
-    from accuracy_eval.errors import UsageError, counted
-    from accuracy_eval.json_data import to_json
+    from accuracy_eval.errors import UsageError
     from accuracy_eval.store import Dump
 
+    if case is None and (candidate is not None or element is not None):
+        raise UsageError(f"{'--candidate' if candidate is not None else '--element'} belongs to --case ID")
     d = Dump.open(dump)
     if verify:
         d.check_structure()
         checked = d.verify_all()
         click.echo(f"{dump}: {checked} tensors, every digest matches", err=True)
-    chosen = [r for r in d.records if (case is None or r.id == case) and candidate in (None, r.candidate)]
-    if candidate is not None and case is None:
-        raise UsageError("--candidate belongs to --case ID")
+    chosen = [r for r in d.records if case in (None, r.id) and candidate in (None, r.candidate)]
     if case is not None and not chosen:
         d.record(case, candidate or "default")  # says what there is
     if element is not None:
         from accuracy_eval.reproducing import element as described
 
-        if case is None:
-            raise UsageError("--element belongs to --case ID")
-        click.echo(described(d, chosen, _index(element), tensor))
-        return 0
-    if as_json:
-        found: Any = [to_json(r) for r in chosen]
-        click.echo(json.dumps({"info": d.info, "content_digest": d.content_digest, "platform": d.platform, "records": found}, default=str))
-        return 0
-    if platform:
-        for name, value in sorted(d.platform.items()):
-            click.echo(f"{name:32s} {'-' if value is None else value if isinstance(value, str) else json.dumps(value, default=str)}")
-        return 0
-    if case is not None:
-        for record in chosen:
-            click.echo(f"{record.id}  candidate {record.candidate}  {record.status} {record.reason}")
-            click.echo(f"contract {record.contract or 'none'}, {record.repeats} repeats")
-            for kernel in record.notes.get("kernels", ()):
-                click.echo(f"  kernel {kernel['name']} ({', '.join(f'{k} {v}' for k, v in kernel.items() if k != 'name')})")
-            for t in record.tensors:
-                click.echo(f"  {t.role:7s} {t.name:10s} {t.format:16s} {list(t.shape)!s:20s} {t.sha256}")
-        return 0
+        lines: Iterable[str] = [described(d, chosen, _index(element), tensor)]
+    elif as_json:
+        lines = [_json(d, chosen)]
+    elif platform:
+        lines = _platform_lines(d)
+    else:
+        lines = _dump_lines(dump, d) if case is None else _tensor_lines(chosen)
+    for line in lines:
+        click.echo(line)
+    return 0
+
+
+def _json(d: Dump, chosen: Sequence[CaseRecord]) -> str:
+    from accuracy_eval.json_data import to_json
+
+    records: Any = [to_json(r) for r in chosen]
+    return json.dumps({"info": d.info, "content_digest": d.content_digest, "platform": d.platform, "records": records}, default=str)
+
+
+def _platform_lines(d: Dump) -> Iterator[str]:
+    for name, value in sorted(d.platform.items()):
+        yield f"{name:32s} {'-' if value is None else value if isinstance(value, str) else json.dumps(value, default=str)}"
+
+
+def _tensor_lines(chosen: Sequence[CaseRecord]) -> Iterator[str]:
+    """Every candidate of a case: what it promised, its kernels, its tensors."""
+    for record in chosen:
+        yield f"{record.id}  candidate {record.candidate}  {record.status} {record.reason}"
+        yield f"contract {record.contract or 'none'}, {record.repeats} repeats"
+        for kernel in record.notes.get("kernels", ()):
+            yield f"  kernel {kernel['name']} ({', '.join(f'{k} {v}' for k, v in kernel.items() if k != 'name')})"
+        for t in record.tensors:
+            yield f"  {t.role:7s} {t.name:10s} {t.format:16s} {list(t.shape)!s:20s} {t.sha256}"
+
+
+def _dump_lines(path: str, d: Dump) -> Iterator[str]:
+    """What the dump is, and a line for each result."""
+    from accuracy_eval.errors import counted
+
     device = d.platform.get("device_name") or d.platform.get("label")
     held = d.part_text() or f"suite {d.info.get('suite')}"
-    click.echo(f"{dump}: {held}, device {device}, {counted(len(d.records), 'result')}")
-    click.echo(f"content digest {d.content_digest}")
+    yield f"{path}: {held}, device {device}, {counted(len(d.records), 'result')}"
+    yield f"content digest {d.content_digest}"
     for r in d.records:
         candidate = "" if r.candidate == "default" else f" @{r.candidate}"
         outputs = " ".join(f"{t.name}:{t.sha256[:8]}" for t in r.tensors if t.role == "output")
-        click.echo(f"  {r.id}{candidate}  {r.status} {outputs}{r.reason and ' ' + r.reason}")
-    return 0
+        yield f"  {r.id}{candidate}  {r.status} {outputs}{r.reason and ' ' + r.reason}"
 
 
 def _index(text: str) -> tuple[int, ...]:

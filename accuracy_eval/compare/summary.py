@@ -30,56 +30,63 @@ def gathered(
     entries: Sequence[Entry], profile: Profile, tensors: Sequence[TensorResult], skipped: Sequence[NotCompared], mode: ReferenceMode,
     joined: Mapping[Key, Mapping[str, CaseRecord]], candidates: Sequence[str] = (),
 ) -> Results:  # fmt: skip
-    verdict, exit_code = conclusion(tensors, skipped, [e.label for e in entries])
-    notes = []
-    if all(t.verdict is Verdict.INCONCLUSIVE for t in tensors):
-        why = ": the dumps have no case in common that ran on all of them" if len(entries) > 1 else ""
-        notes.append(f"nothing was judged{why if joined else ': no case of the dumps is among those asked for'}")
-    else:
-        notes += _unjudged(entries, tensors, skipped)
+    """The results of a comparison: `skipped` are the cases not compared, `joined` the records of all that were asked for."""
+    labels = [e.label for e in entries]
+    verdict, exit_code = conclusion(tensors, skipped, labels)
+    asked = {label: [records[label] for records in joined.values() if label in records] for label in labels}
+    visited = {e.label: _visits(e, asked[e.label], candidates) for e in entries}
+    notes = [
+        *_unjudged(entries, tensors, skipped, asked_for=bool(joined)),
+        *_same_files(entries),
+        *_suites(entries),
+        *_parts(entries),
+        *_sampled(tensors),
+        *(f"{label}: {line}" for label in labels for line in states_text(asked[label])),
+        *besides_default(visited),
+    ]
+    if mode == "none":
+        notes.append("no reference: the dumps were judged against each other alone, and no side passes by itself")
+    return Results(
+        RESULTS_SCHEMA, PRODUCER, profile.name, profile.info(), tuple(_dump_info(e) for e in entries), tuple(tensors), tuple(skipped),
+        verdict, exit_code, tuple(notes), profile.file,
+        tuple(f"{label}: {line}" for label, found in visited.items() for line in visits_text(found)),
+    )  # fmt: skip
+
+
+def _visits(e: Entry, asked: Sequence[CaseRecord], candidates: Sequence[str]) -> list[Visit]:
+    """What became of the candidates that are registered for the ops of the cases asked for."""
+    ops = {r.case.op for r in asked}
+    known = e.dump.info.get("candidates") or {}
+    registered = {op: {n: v for n, v in names.items() if among(n, candidates)} for op, names in known.items() if op in ops}
+    return visits(asked, registered)
+
+
+def _same_files(entries: Sequence[Entry]) -> list[str]:
+    """Which dumps are one file under several names."""
     files: dict[Path, list[str]] = {}
     for e in entries:
         files.setdefault(e.dump.path.resolve(), []).append(e.label)
-    notes += [f"{' and '.join(labels)} are the same file {path.name}" for path, labels in files.items() if len(labels) > 1]
+    return [f"{' and '.join(labels)} are the same file {path.name}" for path, labels in files.items() if len(labels) > 1]
+
+
+def _suites(entries: Sequence[Entry]) -> list[str]:
+    """That the dumps are not of one suite."""
     suites = {(str(e.dump.info.get("suite", "")), e.dump.info.get("suite_digest", "")) for e in entries}
-    if len(suites) > 1:
-        names = sorted({name for name, _ in suites})
-        those = f"different suites ({', '.join(names)})" if len(names) > 1 else f"different versions of suite {names[0]}"
-        notes.append(_seeds(entries) or f"the dumps are of {those}; equal case ids were joined")
-    notes += _parts(entries)
-    sampled = sum(s.scope == "sampled" for t in tensors for s in t.sides)
-    if sampled:
-        total = sum(len(t.sides) for t in tensors)
-        notes.append(
-            f"{sampled} of {total} outputs were judged by a sampled reference (exact rows and columns, random projections of all others); "
-            "--reference full computes all of it"
-        )
-    visited: dict[str, list[Visit]] = {}
-    for e in entries:
-        asked = [records[e.label] for records in joined.values() if e.label in records]
-        ops = {r.case.op for r in asked}
-        known = e.dump.info.get("candidates") or {}
-        registered = {op: {n: v for n, v in names.items() if among(n, candidates)} for op, names in known.items() if op in ops}
-        visited[e.label] = visits(asked, registered)
-        notes += [f"{e.label}: {line}" for line in states_text(asked)]
-    notes += besides_default(visited)
-    if mode == "none":
-        notes.append("no reference: the dumps were judged against each other alone, and no side passes by itself")
-    info = tuple(_dump_info(e) for e in entries)
-    return Results(
-        RESULTS_SCHEMA,
-        PRODUCER,
-        profile.name,
-        profile.info(),
-        info,
-        tuple(tensors),
-        tuple(skipped),
-        verdict,
-        exit_code,
-        tuple(notes),
-        profile.file,
-        tuple(f"{label}: {line}" for label, found in visited.items() for line in visits_text(found)),
-    )
+    if len(suites) < 2:
+        return []
+    names = sorted({name for name, _ in suites})
+    those = f"different suites ({', '.join(names)})" if len(names) > 1 else f"different versions of suite {names[0]}"
+    return [_seeds(entries) or f"the dumps are of {those}; equal case ids were joined"]
+
+
+def _sampled(tensors: Sequence[TensorResult]) -> list[str]:
+    """How many outputs a sample stood for."""
+    scopes = [s.scope for t in tensors for s in t.sides]
+    sampled = scopes.count("sampled")
+    if not sampled:
+        return []
+    how = "a sampled reference (exact rows and columns, random projections of all others)"
+    return [f"{sampled} of {len(scopes)} outputs were judged by {how}; --reference full computes all of it"]
 
 
 def _seeds(entries: Sequence[Entry]) -> str:
@@ -98,8 +105,11 @@ def _seeds(entries: Sequence[Entry]) -> str:
     return f"the dumps have the same cases of other operands, by seed {those}: dump all with one --seed"
 
 
-def _unjudged(entries: Sequence[Entry], tensors: Sequence[TensorResult], skipped: Sequence[NotCompared]) -> list[str]:
-    """Which dumps nothing was judged of, each with the most frequent reason of its worst verdict."""
+def _unjudged(entries: Sequence[Entry], tensors: Sequence[TensorResult], skipped: Sequence[NotCompared], *, asked_for: bool) -> list[str]:
+    """That nothing was judged, or of which dumps, each with the most frequent reason of its worst verdict."""
+    if all(t.verdict is Verdict.INCONCLUSIVE for t in tensors):
+        why = ": the dumps have no case in common that ran on all of them" if len(entries) > 1 else ""
+        return [f"nothing was judged{why if asked_for else ': no case of the dumps is among those asked for'}"]
     notes = []
     for label in unjudged(tensors, [e.label for e in entries]):
         reasons = Counter((n.verdict, n.reason) for n in skipped if n.label == label)

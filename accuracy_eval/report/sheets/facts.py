@@ -64,24 +64,13 @@ def gate_sheet(book: Book, results: Results, part: Volume) -> None:
         for row in tensor_rows(result):
             for gate in row.gates:
                 used.setdefault(gate.gate, []).append(gate)
-    data = []
-    known = {g.gate for g in results.gates}
-    for info in results.gates:
-        data.append(
-            [
-                info.gate,
-                info.metric,
-                info.comparison,
-                _number(info.limit),
-                info.applies_to,
-                *_gate_counts(used.get(info.gate, ())),
-                info.source,
-            ]
-        )
-    for name, gates in used.items():  # a user's rtol and atol, or what fails under every profile
-        if name not in known:
-            g = gates[0]
-            data.append([name, g.metric, g.comparison, g.limit, "", *_gate_counts(gates), g.source])
+    data = [
+        [g.gate, g.metric, g.comparison, _number(g.limit), g.applies_to, *_gate_counts(used.get(g.gate, ())), g.source]
+        for g in results.gates
+    ]
+    known = {g.gate for g in results.gates}  # others: a user's rtol and atol, or what fails under every profile
+    others = [gates for name, gates in used.items() if name not in known]
+    data += [[g[0].gate, g[0].metric, g[0].comparison, g[0].limit, "", *_gate_counts(g), g[0].source] for g in others]
     columns = [
         TableColumn("gate", BOLD),
         TableColumn("metric"),

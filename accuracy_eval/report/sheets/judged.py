@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from accuracy_eval import messages
-from accuracy_eval.records import GateResult, Results, Side, Verdict
+from accuracy_eval.records import GateResult, Results, Side, Verdict, WorstElement
 from accuracy_eval.report.pictures import subject_title
 from accuracy_eval.report.rows import (
     MARGIN_FORMAT,
@@ -96,51 +96,47 @@ def metric_sheet(book: Book, results: Results, part: Volume) -> None:
     book.table("Metrics", columns, data, note=note, freeze=3)
 
 
+@dataclass(frozen=True)
+class _Listed:
+    """An element of a row in sheet Worst elements; rank 1 is the first of its row."""
+
+    results: Results
+    row: Row
+    rank: int
+    e: WorstElement
+
+    @property
+    def operands(self) -> str | None:
+        """Of a finding's first element: what it was computed from."""
+        return reproduce_element(self.results, self.row, self.e.index) if self.rank == 1 and self.row.verdict is not Verdict.PASS else None
+
+
+_REAL, _SMALL = Style("0.000000E+00;-0.000000E+00;0"), Style("0.00E+00")
+_ELEMENT: tuple[tuple[TableColumn, Callable[[_Listed], Any]], ...] = (
+    (VERDICT, lambda x: verdict_cell(x.row.verdict)),
+    (TableColumn("what", PLAIN, 60), lambda x: subject_title(x.row)),
+    (TableColumn("rank", Style("0")), lambda x: x.rank),
+    (TableColumn("index"), lambda x: messages.index_text(x.e.index)),
+    (TableColumn("actual code", CODE), lambda x: messages.code_text(x.e.actual_code, x.row.format)),
+    (TableColumn("actual value", _REAL), lambda x: x.e.actual),
+    (TableColumn("expected code", CODE), lambda x: messages.code_text(x.e.expected_code, x.row.format)),
+    (TableColumn("expected value", _REAL), lambda x: x.e.expected),
+    (TableColumn("reference value", _REAL), lambda x: x.e.expected if isinstance(x.row.subject, Side) else x.e.reference),
+    (TableColumn("error", Style("0.00E+00;-0.00E+00;0")), lambda x: x.e.signed_error),
+    (TableColumn("error / ulp", Style("0.00")), lambda x: Cell(x.e.ulp, _ulp_style(x.e.ulp))),
+    (TableColumn("budget", _SMALL), lambda x: x.e.budget),
+    (TableColumn("error / budget", _SMALL), lambda x: x.e.of_budget),
+    (TableColumn("operands", CODE, 50), lambda x: x.operands),
+)
+
+
 def worst_sheet(book: Book, results: Results, part: Volume) -> None:
     rows = findings_first(replace(part.only(results), not_compared=()))
     tail = ["actual", "expected", *used(rows, KEYS), "case_id"]
-    real = Style("0.000000E+00;-0.000000E+00;0")
-    columns = [
-        VERDICT,
-        TableColumn("what", PLAIN, 60),
-        TableColumn("rank", Style("0")),
-        TableColumn("index"),
-        TableColumn("actual code", CODE),
-        TableColumn("actual value", real),
-        TableColumn("expected code", CODE),
-        TableColumn("expected value", real),
-        TableColumn("reference value", real),
-        TableColumn("error", Style("0.00E+00;-0.00E+00;0")),
-        TableColumn("error / ulp", Style("0.00")),
-        TableColumn("budget", Style("0.00E+00")),
-        TableColumn("error / budget", Style("0.00E+00")),
-        TableColumn("operands", CODE, 50),
-        *map(column, tail),
-    ]
-    data = []
-    for row in rows:
-        shown = row.worst if row.verdict is not Verdict.PASS else row.worst[:QUIET_WORST]
-        for rank, e in enumerate(shown, 1):
-            reference = e.expected if isinstance(row.subject, Side) else e.reference
-            data.append(
-                [
-                    verdict_cell(row.verdict),
-                    subject_title(row),
-                    rank,
-                    messages.index_text(e.index),
-                    messages.code_text(e.actual_code, row.format),
-                    e.actual,
-                    messages.code_text(e.expected_code, row.format),
-                    e.expected,
-                    reference,
-                    e.signed_error,
-                    Cell(e.ulp, _ulp_style(e.ulp)),
-                    e.budget,
-                    e.of_budget,
-                    reproduce_element(results, row, e.index) if rank == 1 and row.verdict is not Verdict.PASS else None,
-                    *(COLUMN[n].get(row) for n in tail),
-                ]
-            )
+    columns = [*(c for c, _ in _ELEMENT), *map(column, tail)]
+    shown = ((row, row.worst if row.verdict is not Verdict.PASS else row.worst[:QUIET_WORST]) for row in rows)
+    listed = (_Listed(results, row, rank, e) for row, worst in shown for rank, e in enumerate(worst, 1))
+    data = ([*(cell(x) for _, cell in _ELEMENT), *(COLUMN[n].get(x.row) for n in tail)] for x in listed)
     note = f"{part.title}: of every finding the element that broke its limit, then the others by size of error; of what passed the largest."
     book.table("Worst elements", columns, data, note=note, freeze=2)
 
