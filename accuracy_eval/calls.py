@@ -139,6 +139,8 @@ class Call:
         extra = set(i) - set(GEMM_INPUTS)
         if extra:
             raise unknown("gemm input", sorted(extra)[0], GEMM_INPUTS)
+        if "c" in i and "beta" not in self.options:
+            raise UsageError('op gemm: input c has no part in the result without beta; pass options={"beta": 1.0}, or the beta of the call')
         left, right = (decode(i[n].codes, i[n].format) if n in i else None for n in ("a_scale", "b_scale"))
         alpha, beta = (number(f"option {n}", self.options.get(n, default)) for n, default in (("alpha", 1.0), ("beta", 0.0)))
         return Gemm(i["a"], i["b"], self.layout, alpha, beta, i.get("c"), i.get("bias"), left, right)

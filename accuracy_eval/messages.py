@@ -376,6 +376,19 @@ def side_message(result: TensorResult, side: Side) -> str:
     return "\n".join(lines)
 
 
+def sides_message(judged: Iterable[tuple[TensorResult, Side]]) -> list[str]:
+    """Lines on several outputs of one call, what failed first: of those that pass how near they are and what would have failed, of the
+    others all but what healthy units show; limits and notes that were said before are not said again."""
+    lines: list[str] = []
+    for result, side in sorted(judged, key=lambda item: -item[1].verdict.severity):
+        head, *more = side_message(result, side).split("\n")
+        if side.verdict is Verdict.PASS:
+            more = [line for line in more if line.startswith("  would have failed:")]
+        said = [line for line in lines if line.startswith(("  limit ", "  note: "))]
+        lines += [head, *(line for line in more if line not in said and not line.startswith("  expected: "))]
+    return lines
+
+
 def pair_message(result: TensorResult, pair: Pair) -> str:
     """The whole text about two dumps against each other; laid out as `side_message`."""
     fmt = next((s.format for s in result.sides if s.label == pair.a), "")

@@ -49,6 +49,19 @@ def test_the_reference_is_computed_when_nothing_is_expected():
         c.raise_for_verdict()
 
 
+def test_a_layout_that_does_not_fit_is_met_with_those_that_do_and_c_without_beta_with_beta():
+    a, b, c = np.ones((3, 4), np.float32), np.ones((5, 4), np.float32), np.ones((3, 5), np.float32)
+    with pytest.raises(UsageError, match=r"with layout nn contract 4 with 5; layout nt fits"):
+        ae.check(a @ b.T, op="gemm", inputs={"a": a, "b": b})
+    with pytest.raises(UsageError, match=r"with layout nn contract 3 with 5; layout tt fits"):
+        ae.check(a @ b.T, op="gemm", inputs={"a": a.T.copy(), "b": b})
+    with pytest.raises(UsageError, match=r'input c has no part in the result without beta; pass options=\{"beta": 1.0\}'):
+        ae.check(a @ b.T + c, op="gemm", layout="nt", inputs={"a": a, "b": b, "c": c})
+    given = {"op": "gemm", "layout": "nt", "inputs": {"a": a, "b": b, "c": c}}
+    assert ae.check(a @ b.T + c, options={"beta": 1.0}, **given).passed
+    assert ae.check(a @ b.T, options={"beta": 0.0}, **given).passed
+
+
 def test_alpha_beta_bias_and_scales_reach_the_reference():
     rng = np.random.default_rng(1)
     a, b, bias = (rng.standard_normal(s).astype(np.float32) for s in ((8, 32), (32, 16), (16,)))

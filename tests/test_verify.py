@@ -220,9 +220,50 @@ def test_rope_is_verified_and_the_other_pairing_fails(interleaved):
     assert ae.verify(turn, reference="rope", inputs=inputs, grad=False).passed is not interleaved
 
 
-def test_a_layout_that_the_op_has_not_is_named():
+def test_a_layout_that_the_op_has_not_is_named_and_one_it_needs_is_asked_for():
     with pytest.raises(UsageError, match="unknown layout of op attention 'nn'"):
-        ae.verify(torch.add, reference="attention", inputs={n: ae.seeded((1, 2, 4, 8)) for n in "qkv"})
+        ae.verify(torch.add, reference="attention", layout="nn", inputs={n: ae.seeded((1, 2, 4, 8)) for n in "qkv"})
+    heads = {n: ae.seeded((2, 6 if n == "q" else 4, 4, 8)) for n in "qkv"}  # bhsd would have 6 heads share 4
+    needed = r'op attention needs layout=, one of bhsd, bshd, sbhd; these inputs fit layout="bshd"$'
+    with pytest.raises(UsageError, match=needed):
+        ae.verify(torch.add, reference="attention", inputs=heads)
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "asked", "advice"),
+    [
+        ("gemm", {"a": (4, 8), "b": (5, 8)}, {}, 'pass layout="nt"'),
+        ("gemm", {"a": (8, 4), "b": (8, 5)}, {"layout": "nt"}, 'pass layout="tn"'),
+        ("gemm", {"a": (4, 8), "b": (8, 5), "bias": (5,)}, {}, 'pass options={"bias": True}'),
+        ("gemm", {"a": (4, 8), "b": (8, 5), "c": (4, 5)}, {}, 'pass options={"beta": 1.0}'),
+        ("gemm", {"a": (4, 8), "b": (5, 8), "bias": (5,)}, {}, 'pass layout="nt" and options={"bias": True}'),
+        (
+            "gemm_epilogue",
+            {"a": (4, 8), "b": (5, 8), "bias": (5,), "residual": (4, 5)},
+            {},
+            'pass layout="nt" and options={"bias": True, "residual": True}',
+        ),
+        ("gemm", {"a": (4, 8), "b": (7, 5)}, {}, None),
+        ("rmsnorm", {"x": (2, 4, 8), "weight": (8,)}, {}, "pass x of 2 dimensions, not 3: reshape it"),
+        ("layernorm", {"x": (4, 8), "weight": (8,)}, {}, None),
+    ],
+)
+def test_operands_that_do_not_fit_are_met_with_what_to_pass(op, shapes, asked, advice):
+    inputs = {n: ae.seeded(shape) for n, shape in shapes.items()}
+    with pytest.raises(UsageError) as raised:
+        ae.verify(torch.add, reference=op, inputs=inputs, **asked)
+    assert str(raised.value).partition("; pass")[1:] == (("; pass", advice.removeprefix("pass")) if advice else ("", ""))
+
+
+def test_the_message_of_outputs_that_pass_is_two_lines_each_and_limits_stand_once():
+    good = ae.verify(torch.matmul, reference="gemm", inputs=GEMM)
+    lines = good.message.split("\n")
+    assert [line.split(":")[0].split(" ")[0] or line.split(":")[0] for line in lines] == ["PASS", "  would have failed"] * 3
+    bad = ae.verify(lambda a, b: a @ b * 1.5, reference="gemm", inputs=GEMM)
+    text = bad.message
+    assert text.count("  limit budget_max <= 1:") == 1
+    assert text.count("  cause gain: ") == 3
+    assert all(c.message.count("  limit budget_max <= 1:") == 1 for c in bad.comparisons.values())  # the whole is there
 
 
 @pytest.mark.parametrize("normalised", [True, False])

@@ -186,9 +186,12 @@ class Gemm:
             raise UsageError(f"unknown GEMM layout {self.layout!r}; allowed: {', '.join(LAYOUTS)}")
         (m, k), (k2, n) = self._logical(self.left, 0), self._logical(self.right, 1)
         if k != k2:
+            a, b = self.left.shape, self.right.shape
+            fitting = [x for x in LAYOUTS if a["tn".index(x[0])] == b["nt".index(x[1])]]
+            advice = f"layout {' or '.join(fitting)} fits" if fitting else "no layout fits"
             raise UsageError(
-                f"GEMM operands do not fit: a {self.left.shape} and b {self.right.shape} with layout {self.layout} contract {k} "
-                f"with {k2}; check the layout (n = [m, k] and [k, n], t = [k, m] and [n, k])"
+                f"GEMM operands do not fit: a {a} and b {b} with layout {self.layout} contract {k} with {k2}; {advice} "
+                "(n = [m, k] and [k, n], t = [k, m] and [n, k])"
             )
         if self.beta != 0 and (self.c is None or self.c.shape != (m, n)):
             found = "none" if self.c is None else str(self.c.shape)

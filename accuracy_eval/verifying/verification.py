@@ -1,13 +1,4 @@
-"""verify(): a user's function, forward and backward, against a reference, on seeded inputs.
-
-    import accuracy_eval as ae
-    v = ae.verify(my_matmul, reference="gemm", inputs={"a": ae.seeded((64, 256), "bfloat16"), "b": ae.seeded((256, 32), "bfloat16")})
-    v = ae.verify(my_norm, reference=lambda x, w: x / x.square().mean(-1, keepdim=True).sqrt() * w, inputs={"x": x, "w": w})
-    v.passed, v.message;  v.raise_for_verdict()
-
-An op's name makes the float64 reference of that op the truth and its error budget the gate, gradients included. A function of torch tensors
-is called on the CPU in float64, with autograd, and the gate is that of the operands' format and recipe.
-"""
+"""verify: what is asked, run and judged."""
 
 from __future__ import annotations
 
@@ -24,18 +15,19 @@ from accuracy_eval.backends.base import Result
 from accuracy_eval.backends.calling import call, expected
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.torch_device import TorchBackend
-from accuracy_eval.cases import make_case
 from accuracy_eval.checking import Comparison
 from accuracy_eval.errors import UsageError, VerdictError, unknown
 from accuracy_eval.formats import Codes, Values, get_family, get_format
 from accuracy_eval.gates import Profile, load_profile
 from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import SideTensor
+from accuracy_eval.messages import sides_message
 from accuracy_eval.ops.on_arrays import encoding_of
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, OpSpec, Output, Panel, Reference, row_blocks, rows_and_columns
 from accuracy_eval.quantize import get_recipe
 from accuracy_eval.records import Case, Coded, OptionValue
+from accuracy_eval.verifying.fitting import fitted
 
 LABEL = "actual"
 
@@ -78,10 +70,9 @@ class Verification:
 
     @property
     def message(self) -> str:
-        """The whole text a person reads, what failed first."""
-        order = sorted(self.comparisons.values(), key=lambda c: -c.side.verdict.severity)
+        """The text a person reads, what failed first and in full; each comparison's own `message` is the whole."""
         notes = [f"FAIL: the function changed its input {name!r} in place" for name in self.changed]
-        return "\n".join([*notes, *(c.message for c in order)])
+        return "\n".join([*notes, *sides_message((c.result, c.side) for c in self.comparisons.values())])
 
     def raise_for_verdict(self) -> None:
         """VerdictError with the message unless everything passed."""
@@ -98,7 +89,7 @@ def verify(
     reference: str | Callable[..., Any],
     inputs: Mapping[str, Any],
     grad: bool = True,
-    layout: str = "nn",
+    layout: str = "",
     options: Mapping[str, OptionValue] | None = None,
     recipe: str = "",
     contract: str = "",
@@ -110,8 +101,9 @@ def verify(
     """Run `fn` on clones of the inputs, forward and (grad) backward, `repeats` times, and judge every output and gradient.
 
     fn          called with tensors in the order of `inputs`; returns a tensor, a tuple, or a dict by name
-    reference   an op (inputs by its operand names, as stored; layout and options as in `check`, and sizes that no input shows, as
-                {"k": 8} of topk), or a function of float64 tensors
+    reference   an op (inputs by its operand names, as stored; options as in `check`, and sizes that no input shows, as {"k": 8} of topk),
+                or a function of float64 tensors
+    layout      of the op's operands; "" is nn for products, and for others an error that says what fits
     inputs      tensors, or `seeded(shape, dtype, input_class)`
     recipe      how fn quantises its operands: decides the gate where the reference is a function
     contract    what the call promises; "" is the op's default
@@ -189,7 +181,7 @@ def _op_task(op: str, asked: _Asked, layout: str, options: dict[str, OptionValue
     """The reference is an op of the registry: its forward case, and its backward one where it has that."""
     spec, given = get_op(op), asked.given
     encoding = encoding_of(*(c.format for c in given.values()))
-    forward = fitted(spec, given, layout if spec.layouts != ("",) else "", options, encoding)
+    forward = fitted(spec, given, layout, options, encoding)
     upstream: dict[str, Coded] = {}
     truths = _op_truths(spec, forward, given, asked.contract, encoding)
     names = tuple(truths)
@@ -206,46 +198,6 @@ def _op_task(op: str, asked: _Asked, layout: str, options: dict[str, OptionValue
 def _op_truths(spec: OpSpec, case: Case, inputs: Mapping[str, Coded], contract: str, encoding: Encoding) -> dict[str, _Truth]:
     references = spec.reference(case, inputs, encoding, contract or spec.contract(case))
     return {o.name: _Truth(Subject.of(case, o, ""), references[o.name], inputs) for o in spec.outputs(case, encoding)}
-
-
-def fitted(spec: OpSpec, given: Mapping[str, Coded], layout: str, options: dict[str, OptionValue], encoding: Encoding) -> Case:
-    """The forward case whose operands have these shapes and formats. UsageError says which operand does not fit."""
-    if layout not in spec.layouts:
-        raise unknown(f"layout of op {spec.name}", layout, spec.layouts)
-    primes = (1009, 1013, 1019, 1021, 1031, 1033, 1039)
-    formats = list(dict.fromkeys(get_format(c.format).family for c in given.values()))
-    for letters in spec.dims:
-        probe = dict(zip(letters, primes, strict=False))
-        sizes = {d: int(options[d]) for d in letters if d in options}
-        stated = {name: value for name, value in options.items() if name not in letters}
-        # not make_case: an op may refuse sizes that are primes
-        case = Case(spec.name, tuple(probe.items()), layout, formats[0], options=tuple(sorted(stated.items())))
-        for operand in spec.operands(case, encoding):
-            shape = given[operand.name].shape if operand.name in given else ()
-            for factor, size in zip(operand.stored, shape, strict=False):
-                for letter, prime in probe.items():
-                    if factor % prime == 0 and size * prime % factor == 0:
-                        sizes.setdefault(letter, size * prime // factor)
-        if set(sizes) != set(letters):
-            continue
-        case = make_case(spec.name, tuple((d, sizes[d]) for d in letters), layout=layout, format=formats[0], options=stated, huge=True)
-        wanted = {o.name: (o.stored, o.format) for o in spec.operands(case, encoding)}
-        found = {n: (c.shape, c.format) for n, c in given.items()}
-        if wanted != found:
-            raise UsageError(
-                f"inputs of op {spec.name}{f' (layout {layout})' if layout else ''}: found {_texts(found)}; expected {_texts(wanted)}"
-            )
-        return case
-    names = [o.name for o in spec.operands(make_case(spec.name, tuple((d, 1) for d in spec.dims[0]), options=stated), encoding)]
-    unseen = [d for d in letters if d not in sizes] if sorted(names) == sorted(given) else []
-    more = "".join(f"; and option {d}, which no input shows" for d in unseen)
-    raise UsageError(
-        f"inputs of op {spec.name}: found {_texts({n: (c.shape, c.format) for n, c in given.items()})}; expected {', '.join(names)}{more}"
-    )
-
-
-def _texts(operands: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
-    return ", ".join(f"{n} {list(shape)} {fmt}" for n, (shape, fmt) in operands.items())
 
 
 def _function_task(
@@ -293,6 +245,3 @@ def _judged(result: Result, repeats: int, profile: Profile, truth: _Truth) -> Co
 
 def _rows(view: Codes, first: int, end: int) -> Codes:
     return view[first:end]
-
-
-__all__ = ["Seeded", "Verification", "seeded", "verify"]

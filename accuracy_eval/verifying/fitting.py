@@ -1,0 +1,150 @@
+"""Operands a caller hands over, fitted to an op: sizes from shapes, and where they do not fit, what to pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from accuracy_eval.cases import make_case
+from accuracy_eval.errors import UsageError, unknown
+from accuracy_eval.formats import get_format
+from accuracy_eval.ops.spec import Encoding, Operand, OpSpec
+from accuracy_eval.records import Case, Coded, OptionValue
+
+Options = Mapping[str, OptionValue]
+Shapes = Mapping[str, tuple[tuple[int, ...], str]]  # name -> shape and format
+PRIMES = (1009, 1013, 1019, 1021, 1031, 1033, 1039)  # sizes that tell of which letters a dimension is made
+DEFAULT = "nn"  # layout of products whose caller states none
+MOST_ADDED = 2  # options that are tried at once
+
+
+def fitted(spec: OpSpec, given: Mapping[str, Coded], layout: str, options: Options, encoding: Encoding) -> Case:
+    """The forward case whose operands have these shapes and formats. UsageError says which operand does not fit, and what to pass.
+
+    layout  "" is nn for ops that have it, none for ops without layouts, and an error for others
+    """
+    chosen = "" if spec.layouts == ("",) else layout or DEFAULT
+    if chosen not in spec.layouts and layout:
+        raise unknown(f"layout of op {spec.name}", layout, spec.layouts)
+    call = _Call(spec, given, chosen, options, encoding)
+    if chosen not in spec.layouts:
+        fitting = next(call.ways(spec.layouts), "")
+        some = f"; these inputs fit {fitting}" if fitting else ""
+        raise UsageError(f"op {spec.name} needs layout=, one of {', '.join(spec.layouts)}{some}")
+    case = call.solved()
+    if case is not None and call.wanted(case) == call.found:
+        return case
+    where = f" (layout {chosen})" if chosen and case is not None else ""
+    expected = _texts(call.wanted(case)) if case is not None else call.names()
+    advice = call.rank() or next(call.ways((chosen, *(x for x in spec.layouts if x != chosen))), "")
+    passing = f"; pass {advice}" if advice else ""
+    raise UsageError(f"inputs of op {spec.name}{where}: found {_texts(call.found)}; expected {expected}{passing}")
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a caller says of the operands it gives."""
+
+    spec: OpSpec
+    given: Mapping[str, Coded]
+    layout: str
+    options: Options
+    encoding: Encoding
+
+    @property
+    def found(self) -> Shapes:
+        return {name: (c.shape, c.format) for name, c in self.given.items()}
+
+    @property
+    def format(self) -> str:
+        return next((get_format(c.format).family for c in self.given.values()), "float32")
+
+    def wanted(self, case: Case) -> Shapes:
+        return {o.name: (o.stored, o.format) for o in self.spec.operands(case, self.encoding)}
+
+    def solved(self) -> Case | None:
+        """The case whose sizes follow from the operands' shapes; None where they leave one open."""
+        for letters in self.spec.dims:
+            sizes = self._sizes(letters)
+            if set(sizes) == set(letters):
+                shape = tuple((d, sizes[d]) for d in letters)
+                return make_case(self.spec.name, shape, layout=self.layout, format=self.format, options=self._stated(letters), huge=True)
+        return None
+
+    def _stated(self, letters: Sequence[str]) -> dict[str, OptionValue]:
+        return {name: value for name, value in self.options.items() if name not in letters}
+
+    def _operands(self, letters: Sequence[str]) -> tuple[Operand, ...]:
+        """The op's operands where every letter is a prime; not by make_case: an op may refuse such sizes."""
+        stated = tuple(sorted(self._stated(letters).items()))
+        layout = self.layout if self.layout in self.spec.layouts else self.spec.layouts[0]
+        case = Case(self.spec.name, tuple(zip(letters, PRIMES, strict=False)), layout, self.format, options=stated)
+        return self.spec.operands(case, self.encoding)
+
+    def _sizes(self, letters: Sequence[str]) -> dict[str, int]:
+        """Sizes by letter, of options that state them and of shapes; the first that shows one decides."""
+        sizes = {d: int(self.options[d]) for d in letters if d in self.options}
+        for operand in self._operands(letters):
+            shape = self.given[operand.name].shape if operand.name in self.given else ()
+            for factor, size in zip(operand.stored, shape, strict=False):
+                for letter, prime in zip(letters, PRIMES, strict=False):
+                    if factor % prime == 0 and size * prime % factor == 0:
+                        sizes.setdefault(letter, size * prime // factor)
+        return sizes
+
+    def names(self) -> str:
+        """The operands the op takes, and the sizes that none of them shows."""
+        letters = self.spec.dims[-1]
+        names, sizes = [o.name for o in self._operands(letters)], self._sizes(letters)
+        unseen = [d for d in letters if d not in sizes] if sorted(names) == sorted(self.given) else []
+        return ", ".join(names) + "".join(f"; and option {d}, which no input shows" for d in unseen)
+
+    def rank(self) -> str:
+        """The operand of another number of dimensions than the op's."""
+        for o in self._operands(self.spec.dims[0]):
+            if o.name in self.given and len(self.given[o.name].shape) != len(o.stored):
+                return f"{o.name} of {len(o.stored)} dimensions, not {len(self.given[o.name].shape)}: reshape it"
+        return ""
+
+    def ways(self, layouts: Sequence[str]) -> Iterator[str]:
+        """What makes the operands fit, in words, the least first: another of `layouts`, options that add the operands that are given.
+
+        The first layout need not be said.
+        """
+        for count in range(MOST_ADDED + 1):
+            for added in map(dict, combinations(self._adding(), count)):
+                fitting = [x for x in layouts if replace(self, layout=x, options={**self.options, **added}).fits()]
+                if not fitting:
+                    continue
+                named = "" if added and fitting[0] == layouts[0] else " or ".join(f'layout="{x}"' for x in fitting)
+                yield " and ".join(filter(None, [named, f"options={_literal(added)}" if added else ""]))
+
+    def _adding(self) -> list[tuple[str, OptionValue]]:
+        """Options that are not stated and, switched on, add operands all of which are given."""
+        without = {o.name for o in self._operands(self.spec.dims[0])}
+        found = []
+        for name, option in self.spec.options.items():
+            if name in self.options or not isinstance(option.default, bool | float) or option.default:
+                continue
+            value: OptionValue = True if isinstance(option.default, bool) else 1.0
+            more = {o.name for o in replace(self, options={**self.options, name: value})._operands(self.spec.dims[0])} - without
+            if more and more <= set(self.given):
+                found.append((name, value))
+        return found
+
+    def fits(self) -> bool:
+        try:
+            case = self.solved()
+        except UsageError:  # sizes or options that the op refuses
+            return False
+        return case is not None and self.wanted(case) == self.found
+
+
+def _texts(operands: Shapes) -> str:
+    return ", ".join(f"{n} {list(shape)} {fmt}" for n, (shape, fmt) in operands.items())
+
+
+def _literal(options: Options) -> str:
+    """As Python source with double quotes."""
+    return "{" + ", ".join(f'"{name}": {value!r}' for name, value in options.items()) + "}"
