@@ -117,6 +117,24 @@ def test_a_report_is_rendered_again_without_the_dumps(dumps, tmp_path, capsys):
     assert (tmp_path / "again" / "summary.md").exists()
 
 
+def test_forms_of_reports_add_up_over_options_and_commas(dumps, tmp_path, capsys):
+    def files(folder):
+        return {p.name for p in folder.iterdir() if not p.name.startswith(".")}
+
+    given = ["--to", "md", "--to", "json,junit"]
+    run(["compare", str(dumps / "cpu.h5"), "-q", *given, "-o", str(tmp_path / "r")])
+    assert files(tmp_path / "r") == {"summary.md", "results.json", "junit.xml"}
+    run(["report", str(tmp_path / "r" / "results.json"), "-q", *given, "-o", str(tmp_path / "again")])
+    assert files(tmp_path / "again") == files(tmp_path / "r")
+    run(["compare", str(dumps / "cpu.h5"), "-q", "--to", "none", "--to", "md", "-o", str(tmp_path / "one")])
+    assert files(tmp_path / "one") == {"summary.md"}
+    capsys.readouterr()
+    one = ["fixtures", "export", "--only", "gemm.none_f32.8x16x16", "-o", str(tmp_path / "f")]
+    assert run([*one, "--to", "rust", "--to", "bin"]) == 0
+    assert {"fixture.rs", "a.bin", "manifest.json"} <= files(tmp_path / "f" / "gemm.none_f32.8x16x16")
+    assert capsys.readouterr().out.endswith("1 fixture as rust,bin\n")
+
+
 def test_nothing_in_common_is_never_a_pass(dumps, tmp_path, capsys):
     run(["dump", *GEMM, "--seed", "1", "--device", "reference", "-o", str(tmp_path / "other.h5"), "-q"])
     assert run(["compare", str(dumps / "ref.h5"), str(tmp_path / "other.h5"), "--to", "json", "-o", str(tmp_path / "r")]) == 1

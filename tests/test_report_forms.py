@@ -424,6 +424,23 @@ def test_pairs_of_more_dumps_say_each_how_far_they_are_apart() -> None:
     assert "Equivalent ones" not in text
 
 
+def test_two_causes_on_two_dumps_are_both_told_with_whose_they_are() -> None:
+    base = fail_result(gemm_case())
+    gain = Diagnosis("gain", "the output is 0.5 × the expected values", {"value": 0.5})
+    one, other = bad_side("h200"), replace(bad_side("cpu"), diagnoses=(gain,))
+    both = replace(base.pairs[0], attribution=Attribution.BOTH_OFF, sentence="both off")
+    lost = "k-tail-missing: The last 8 of 256 products are missing in every row."
+    (found,) = findings(results_of((replace(base, sides=(one, other), pairs=(both,)),)))
+    assert found.cause == f"{lost} (h200); gain: the output is 0.5 × the expected values (cpu)"
+    (found,) = findings(results_of((replace(base, sides=(one, bad_side("cpu")), pairs=(both,)),)))
+    assert found.cause == lost
+    third = replace(other, label="mi<300>")
+    (found,) = findings(results_of((replace(base, sides=(one, other, third), pairs=(both,)),)))
+    assert found.cause == f"{lost} (h200); gain: the output is 0.5 × the expected values (cpu, mi<300>)"
+    text = " ".join(console_table(results_of((replace(base, sides=(one, other), pairs=(both,)),))).split())
+    assert f"cause {lost} (h200); gain: the output is 0.5 × the expected values (cpu)" in text
+
+
 def test_what_some_dumps_lack_is_said_beside_who_is_off() -> None:
     both = pass_result(gemm_case(), identical=True)
     alone = replace(both, sides=both.sides[:1], pairs=())

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from accuracy_eval.cli.selection import joined
+
 
 @click.group("fixtures", short_help="Operands and exact results as files for engines without torch.")
 def fixtures_command() -> None:
@@ -16,10 +18,12 @@ def fixtures_command() -> None:
 @fixtures_command.command("export", short_help="Write fixtures: exact operands and results as files.")
 @click.argument("sets", nargs=-1)
 @click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder; each fixture gets one in it.")
-@click.option("--to", "forms", default="bin", show_default=True, help="bin, safetensors, rust, c, cpp, python (comma-separated).")
+@click.option(
+    "--to", "forms", multiple=True, callback=joined, metavar="FORMS", help="bin, safetensors, rust, c, cpp, python (default: bin)."
+)
 @click.option("--only", multiple=True, metavar="NAME", help="Only this fixture (repeatable).")
 @click.option("-q", "--quiet", is_flag=True, help="No summary.")
-def export_command(sets: tuple[str, ...], out: Path, forms: str, only: tuple[str, ...], quiet: bool) -> int:
+def export_command(sets: tuple[str, ...], out: Path, forms: str | None, only: tuple[str, ...], quiet: bool) -> int:
     """Write the fixtures of SETS (profile, hard, quantisers; all without one).
 
     \b
@@ -30,6 +34,7 @@ def export_command(sets: tuple[str, ...], out: Path, forms: str, only: tuple[str
     from accuracy_eval.errors import counted, unknown
     from accuracy_eval.fixtures import export, fixtures_of
 
+    forms = forms or "bin"
     chosen = fixtures_of(sets)
     for name in only:
         if name not in {f.name for f in chosen}:

@@ -8,6 +8,7 @@ import click
 
 from accuracy_eval.cli.compare import DEFAULT_FORMS, FORMS, present, report_forms
 from accuracy_eval.cli.progress import progress, progress_of
+from accuracy_eval.cli.selection import joined
 from accuracy_eval.cli.transfer import connection_options, options_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
     help="Seconds a host may be out of reach once it has begun.",
 )
 @connection_options
-@click.option("--to", "forms", default=DEFAULT_FORMS, show_default=True, help=f"Reports to write: {FORMS}; none for no file.")
+@click.option(
+    "--to",
+    "forms",
+    multiple=True,
+    callback=joined,
+    metavar="FORMS",
+    help=f"Reports to write: {FORMS}; none for no file (default: {DEFAULT_FORMS}).",
+)
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: `report` beside the dumps).")
 @click.option("--strict", is_flag=True, help="A warning exits with 1.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no table.")
@@ -39,7 +47,7 @@ def run_command(
     push: bool,
     fresh: bool,
     patience: float,
-    forms: str,
+    forms: str | None,
     out: str | None,
     strict: bool,
     quiet: bool,
@@ -55,7 +63,7 @@ def run_command(
     from accuracy_eval.compare import compare_dumps
     from accuracy_eval.fleet import load_fleet
 
-    wanted = report_forms(forms)
+    wanted = report_forms(forms or DEFAULT_FORMS)
     plan = load_fleet(fleet)
     paths = _dumps(plan, options_of(connection), push=push, fresh=fresh, patience_s=patience, quiet=quiet or as_json)
     with progress("compare", quiet=quiet or as_json) as update:

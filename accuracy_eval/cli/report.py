@@ -6,11 +6,14 @@ import click
 
 from accuracy_eval.cli import completion
 from accuracy_eval.cli.compare import FORMS
+from accuracy_eval.cli.selection import joined
+
+DEFAULT_FORMS = "xlsx,html"
 
 
 @click.command("report", short_help="Render reports again from a results.json.")
 @click.argument("results", type=click.Path())
-@click.option("--to", "forms", default="xlsx,html", show_default=True, help=f"{FORMS}.")
+@click.option("--to", "forms", multiple=True, callback=joined, metavar="FORMS", help=f"{FORMS} (default: {DEFAULT_FORMS}).")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
 @click.option(
     "--gates",
@@ -20,7 +23,7 @@ from accuracy_eval.cli.compare import FORMS
 )
 @click.option("-q", "--quiet", is_flag=True, help="No table.")
 @click.option("-v", "--verbose", is_flag=True, help="The whole text of every finding.")
-def report_command(results: str, forms: str, out: str | None, gates: str | None, quiet: bool, verbose: bool) -> int:
+def report_command(results: str, forms: str | None, out: str | None, gates: str | None, quiet: bool, verbose: bool) -> int:
     """Write any report from RESULTS (a results.json), without the dumps. The exit code is the comparison's.
 
     With --gates, a limit on what was not measured is refused: compare the dumps with those gates then. The profiles strict, turbo and l3
@@ -34,7 +37,7 @@ def report_command(results: str, forms: str, out: str | None, gates: str | None,
     from accuracy_eval.errors import FileError
     from accuracy_eval.report import load_results
 
-    wanted = report_forms(forms)
+    wanted = report_forms(forms or DEFAULT_FORMS)
     loaded = load_results(results)
     if gates is not None:
         from accuracy_eval.regating import regated

@@ -36,6 +36,11 @@ def selection(function: F) -> F:
     return function
 
 
+def joined(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> str | None:
+    """The values of an option that is given several times as one list with commas; None where it is not given."""
+    return ",".join(value) if value else None
+
+
 def as_options(chosen: Mapping[str, Sequence[str]]) -> list[str]:
     """What `selection` was given, as it is typed: "--op gemm"."""
     names = {destination: name for name, destination, _ in _FILTERS}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from accuracy_eval import messages
 from accuracy_eval.errors import counted
-from accuracy_eval.records import Attribution, NotCompared, Pair, Results, Side, TensorResult, Verdict
+from accuracy_eval.records import Attribution, Diagnosis, NotCompared, Pair, Results, Side, TensorResult, Verdict
 from accuracy_eval.report.rows import EXPLAINS, Row, reproduce, reproduce_element, tensor_rows
 
 ORDER = tuple(sorted(Verdict, key=lambda v: -v.severity))  # worst first
@@ -83,13 +83,28 @@ def _of_tensor(results: Results, result: TensorResult) -> Finding:
     pair = _worst_pair(result)
     named = who(result) if pair is not None and pair.attribution in _SAYS_WHO else _who_of_sides(result)
     gate = messages.deciding_gate(speaker.gates)
-    diagnoses = speaker.diagnoses or (pair.diagnoses if pair else ())
-    causes = [d for d in diagnoses if d.code != "not-explained"] or diagnoses  # beside a named cause that goes without saying
-    cause = "; ".join(f"{messages.visible(d.code)}: {messages.visible(d.sentence)}" for d in causes)
+    cause = _causes_by_side(result) or _causes(speaker.diagnoses or (pair.diagnoses if pair else ()))
     return Finding(
         result.verdict, result.case_id, result.family, result.candidate, result.tensor, named or _subject(speaker),
         speaker.reason, messages.visible(gate.source) if gate else "", cause, next_steps(results, result), speaker,
     )  # fmt: skip
+
+
+def _causes(diagnoses: Sequence[Diagnosis], whose: str = "") -> str:
+    """Codes and sentences, `whose` behind each."""
+    told = [d for d in diagnoses if d.code != "not-explained"] or diagnoses  # beside a named cause that goes without saying
+    return "; ".join(f"{messages.visible(d.code)}: {messages.visible(d.sentence)}{whose}" for d in told)
+
+
+def _causes_by_side(result: TensorResult) -> str:
+    """What is said of each side that fails, with its label, where that is not the same of all; "" where it is."""
+    said: dict[str, list[Side]] = {}
+    for s in result.sides:
+        if s.verdict is Verdict.FAIL and s.diagnoses:
+            said.setdefault(_causes(s.diagnoses), []).append(s)
+    if len(said) < 2:
+        return ""
+    return "; ".join(_causes(of[0].diagnoses, f" ({', '.join(messages.visible(s.label) for s in of)})") for of in said.values())
 
 
 def _subject(row: Row) -> str:
