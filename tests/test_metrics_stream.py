@@ -12,7 +12,7 @@ import pytest
 
 from accuracy_eval.formats import encode
 from accuracy_eval.json_data import to_json
-from accuracy_eval.metrics import arguments, meter
+from accuracy_eval.metrics import arguments, ledger
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import Meter, measure
 from accuracy_eval.records import Coded
@@ -98,8 +98,8 @@ def test_many_units_add_up_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_thin_arrays_keep_no_map_of_a_million_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "MOST_PARTS", 100)
-    monkeypatch.setattr(meter, "MOST_TILES", 1)
+    monkeypatch.setattr(ledger, "MOST_PARTS", 100)
+    monkeypatch.setattr(ledger, "MOST_TILES", 1)
     a, e, _ = sides((300, 5))
     m = measure(Coded(a, "bfloat16"), e)
     assert m.rows is None
