@@ -147,15 +147,15 @@ def test_a_pair_of_identified_sides_differs_by_arithmetic_only(tmp_path: Path) -
     assert plain.notes == ()
     counted = len([t for t in told.tensors if t.sides[0].diagnoses])
     assert told.notes == (
-        f"model-cdna3: {counted} product{'s' * (counted > 1)} explained (arithmetic only)",
-        f"model-hopper: {counted} product{'s' * (counted > 1)} explained (arithmetic only)",
-        f"model-cdna3 against model-hopper, both sides: {counted} product{'s' * (counted > 1)} explained (arithmetic only)",
+        f"model-mi300x: {counted} product{'s' * (counted > 1)} explained (arithmetic only)",
+        f"model-h200: {counted} product{'s' * (counted > 1)} explained (arithmetic only)",
+        f"model-mi300x against model-h200, both sides: {counted} product{'s' * (counted > 1)} explained (arithmetic only)",
         "docs/datapath.md says how to read compositions",
     )
     result = next(t for t in told.tensors if t.case_id == ID)
     assert result.pairs[0].attribution == "equivalent"
     (said,) = result.pairs[0].diagnoses
-    assert said.sentence == ("both sides identified: they differ by arithmetic only (model-cdna3 TR8 fwd; model-hopper T16.25.23 fwd)")
+    assert said.sentence == ("both sides identified: they differ by arithmetic only (model-mi300x TR8 fwd; model-h200 T16.25.23 fwd)")
     assert [d.code for d in result.sides[0].diagnoses] == ["explained-by-datapath"]
     assert result.sides[0].diagnoses[0].evidence["composition"] == "TR8 fwd"
     assert not any(d.code == "explained-by-datapath" for t in told.tensors if ".exact." in t.case_id for d in t.sides[0].diagnoses)

@@ -48,8 +48,8 @@ def test_a_model_dump_holds_the_dot_products_of_the_unit(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("device", "label", "vendor", "arch", "encoding"),
     [
-        ("model:cdna3", "model-cdna3", "amd", "gfx942", "fnuz"), ("model:MI308X", "model-cdna3", "amd", "gfx942", "fnuz"),
-        ("model:H200", "model-hopper", "nvidia", "sm_90", "ocp"), ("model:sm_120", "model-blackwell", "nvidia", "sm_120", "ocp"),
+        ("model:cdna3", "model-cdna3", "amd", "gfx942", "fnuz"), ("model:MI308X", "model-mi308x", "amd", "gfx942", "fnuz"),
+        ("model:H200", "model-h200", "nvidia", "sm_90", "ocp"), ("model:sm_120", "model-sm-120", "nvidia", "sm_120", "ocp"),
         ("model:hopper/mma.sync", "model-hopper-mma-sync", "nvidia", "sm_90", "ocp"), ("model:cpu", "model-cpu", "cpu", "cpu", "ocp"),
     ],
 )  # fmt: skip
@@ -69,7 +69,7 @@ def test_a_dump_of_which_nothing_was_judged_is_never_passed(tmp_path: Path) -> N
     results = compare_dumps(tmp_path / "m.h5", tmp_path / "h.h5")
     assert [t.verdict for t in results.tensors] == [Verdict.PASS]
     assert (results.verdict, results.exit_code) == (Verdict.INCONCLUSIVE, 2)
-    assert [("unsupported", results.notes[0].removeprefix("nothing of model-cdna4 could be judged: "))] == reasons
+    assert [("unsupported", results.notes[0].removeprefix("nothing of model-mi355x could be judged: "))] == reasons
 
 
 def test_what_a_unit_cannot_do_is_unsupported_with_the_reason(tmp_path: Path) -> None:

@@ -27,9 +27,12 @@ class ModelBackend(ReferenceBackend):
     """
 
     def __init__(self, name: str) -> None:
-        """`name` as `parts.resolve_unit` takes it: model:cdna3, MI300X, hopper/mma.sync. UsageError for one that names no unit."""
-        self.unit, self.part = resolve_unit(name), part_named(name)
-        self.name = f"model:{self.unit}"
+        """`name` as `parts.resolve_unit` takes it: model:cdna3, MI300X, hopper/mma.sync. UsageError for one that names no unit.
+
+        Dumps are labelled with the name that was asked for: who asks for an MI300X looks for it in reports.
+        """
+        self.unit, self.part, asked = resolve_unit(name), part_named(name), name.strip().removeprefix("model:").strip()
+        self.name, self.label = f"model:{asked}", "model-" + re.sub(r"[^a-z0-9]+", "-", asked.lower()).strip("-")
         super().__init__((self.part.fp8 if self.part else None) or "ocp")
 
     def platform(self) -> dict[str, Any]:
@@ -50,7 +53,7 @@ class ModelBackend(ReferenceBackend):
             "device": self.name,
             "device_name": f"model of {self.unit} ({arch})",
             "backend": "model",
-            "label": "model-" + re.sub(r"[^a-z0-9]+", "-", self.unit),
+            "label": self.label,
             "fp8_encoding": self.encoding,
             **rows,
         }
