@@ -326,7 +326,7 @@ format       float32, float64, float16, bfloat16
 lane         random
 direction    fwd, bwd
 input        normal and others: accuracy-eval list inputs
-options
+options      --option NAME=VALUE on the command line
   reduction  of the rows' losses; none: a loss a row (mean, sum, none; default
              "mean")
   smoothing  weight of all classes in the target; 0 up to but not 1 (float;
@@ -339,11 +339,12 @@ In a suite; keys left out have the first of the names above:
   [[cases]]
   op = "cross_entropy"
   shape = "64x1000"
+  format = "bfloat16"
   options = { reduction = "mean" }
 
 At once:
 
-  accuracy-eval dump --op cross_entropy --shape 64x1000 -o cross_entropy.h5
+  accuracy-eval dump --op cross_entropy --shape 64x1000 --format bfloat16 -o cross_entropy.h5
 """
     )
 
@@ -365,6 +366,39 @@ def test_what_the_detail_of_an_op_tells_to_write_is_a_case(name, tmp_path, capsy
     assert run([*command[1:-1], str(tmp_path / "a.h5"), "--plan", "cpu", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["lines"][0]["cases"] == 1
     assert case.op == name
+    usual = {"attention_fp8": ("fp8_e4m3", ""), "cast": ("float32", "bfloat16")}
+    assert (case.format, case.out_format) == usual.get(name, ("bfloat16", ""))
+
+
+def test_options_of_an_op_are_given_on_the_command_line(tmp_path, capsys):
+    def ids(*arguments):
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.h5"
+        assert run(["dump", *arguments, "--device", "reference", "-q", "-o", str(path)]) == 0
+        return [r.id for r in Dump.open(path).records]
+
+    one = ["--op", "gemm", "--shape", "8x8x16", "--format", "bfloat16", "--layout", "nt"]
+    case = "gemm.m8.n8.k16.nt.bfloat16.{}normal.s0"
+    assert ids(*one, "--option", "beta=1") == [case.format("beta=3ff0000000000000.")]  # 1.0 as a float64
+    assert ids(*one, "--option", "bias=true") == [case.format("bias=true.")]
+    assert ids(*one, "--option", "alpha=2.0", "--option", "alpha=1", "--option", "beta=0") == [
+        case.format("alpha=4000000000000000."), case.format(""),
+    ]  # fmt: skip
+    attention = ["--op", "attention", "--shape", "1x2x2x16x16x8", "--layout", "bhsd", "--option", "causal=true", "--option", "window=4"]
+    assert ids(*attention) == ["attention.b1.h2.g2.s16.t16.d8.bhsd.float32.causal=true.window=4.normal.s0"]
+    suite = tmp_path / "s.toml"
+    rows = ['op = "gemm"', 'shape = "8x8x16"', 'layout = "nt"', "options = { beta = [0.0, 1.0] }", "[[cases]]", 'op = "exp"', 'shape = "9"']
+    suite.write_text("\n".join(["[[cases]]", *rows]))
+    assert len(ids(str(suite))) == 3
+    assert ids(str(suite), "--option", "beta=1.0") == ["gemm.m8.n8.k16.nt.float64.beta=3ff0000000000000.normal.s0"]
+    capsys.readouterr()
+    for wrong, said in (
+        ("bta=1", "unknown option 'bta' (did you mean beta?); allowed: "),
+        ("beta", "--option beta: expected NAME=VALUE"),
+        ("beta=x", "--option beta=x: expected a float like 0.0"),
+        ("bias=1", "--option bias=1: expected a bool like False"),
+    ):
+        assert run(["dump", *one, "--option", wrong, "--device", "reference", "-o", str(tmp_path / "b.h5")]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_a_name_outside_the_registry_has_no_detail(capsys):

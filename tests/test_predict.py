@@ -23,7 +23,7 @@ def test_a_sealed_prediction_is_a_dump_that_compare_takes(tmp_path: Path, capsys
     sealed, card = tmp_path / "sealed.h5", tmp_path / "card.h5"
     assert run(["predict", *GEMM, "--unit", "MI300X", "-o", str(sealed), "-q"]) == 0
     said = capsys.readouterr().out
-    assert f"{sealed}: 2 of 2 cases predicted by model:cdna3\ncontent digest {Dump.open(sealed).content_digest}\n" == said
+    assert f"{sealed}: 2 of 2 cases predicted by model:MI300X\ncontent digest {Dump.open(sealed).content_digest}\n" == said
     assert run(["dump", *GEMM, "--device", "model:gfx942", "-o", str(card), "-q"]) == 0  # whoever has the part: here it obeys
     results = compare_dumps(sealed, card)
     assert {t.pairs[0].attribution.value for t in results.tensors} == {"identical"}
@@ -40,7 +40,7 @@ def test_one_case_is_counted_in_the_singular(tmp_path: Path, capsys: pytest.Capt
 def test_what_is_not_known_is_not_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", *GEMM, "--unit", "MI350X", "-o", str(tmp_path / "a.h5"), "-q"]) == 0
     said = capsys.readouterr().out
-    assert "1 of 2 cases predicted by model:cdna4\n  not predicted 1 × " in said
+    assert "1 of 2 cases predicted by model:MI350X\n  not predicted 1 × " in said
     assert "is not known" in said
     assert run(["predict", *GEMM[:4], "--format", "bfloat16", "--unit", "gfx1250", "-o", str(tmp_path / "b.h5"), "-q"]) == 2
     assert run(["predict", "--op", "exp", "--shape", "64", "--unit", "cdna3", "-o", str(tmp_path / "c.h5")]) == 2

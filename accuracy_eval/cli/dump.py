@@ -41,6 +41,13 @@ def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | 
     "--device", default="auto", show_default=True, help="auto, cuda, cuda:N (AMD GPUs too), cpu; without torch: reference, model:UNIT."
 )
 @selection
+@click.option(
+    "--option",
+    "stated",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Only these: an option of the op, such as beta=1.0 or causal=true (list ops NAME).",
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Another seed for every case.")
 @click.option("--max-m", type=click.IntRange(min=1), help="Cap the rows of model GEMMs.")
 @click.option(
@@ -110,7 +117,7 @@ def dump_command(
     accuracy-eval dump turbo-gemm -o h200.h5 --lane random
     accuracy-eval dump models -o mi300x.h5 --device cuda --workers all      one process a GPU
     accuracy-eval dump models -o /shared/h200.h5 --device cuda --engine ray --on H200
-    accuracy-eval dump --op gemm --shape 512x128x256 --format bfloat16 -o one.h5
+    accuracy-eval dump --op gemm --shape 512x128x256 --format bfloat16 --option beta=1.0 -o one.h5
     """
     from accuracy_eval.dump import dump
 
@@ -119,7 +126,12 @@ def dump_command(
 
         load_plugin(plugin)
     chosen = chosen_suite(
-        suite, {n: options.pop(n) for n in FILTERS}, seed=options.pop("seed"), max_m=options.pop("max_m"), huge=options.pop("huge")
+        suite,
+        {n: options.pop(n) for n in FILTERS},
+        seed=options.pop("seed"),
+        max_m=options.pop("max_m"),
+        huge=options.pop("huge"),
+        stated=options.pop("stated"),
     )
     workers = options["workers"]
     if options["plan_for"]:

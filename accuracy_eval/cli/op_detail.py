@@ -50,8 +50,7 @@ def op_detail(op: OpSpec) -> OpDetail:
         "lane": op.lanes,
         "direction": op.directions,
     }
-    shape = "x".join(str(op.sizes[d].example) for d in op.dims[0])
-    table = {"op": op.name, "shape": shape} | ({"out_format": next(f for f in op.out_formats if f != op.formats[0])} if stated else {})
+    table = {"op": op.name, "shape": "x".join(str(op.sizes[d].example) for d in op.dims[0])} | _usual_formats(op, stated)
     words = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in table.items())
     return OpDetail(
         op.name,
@@ -65,6 +64,15 @@ def op_detail(op: OpSpec) -> OpDetail:
         table,
         f"accuracy-eval dump {words} -o {op.name}.h5",
     )
+
+
+USUAL = ("bfloat16", "float32")  # formats to try an op with
+
+
+def _usual_formats(op: OpSpec, stated: bool) -> dict[str, str]:
+    """Operands in a format that is in use; where the output's must be stated, wide operands and a narrower result."""
+    found = [f for f in USUAL if f in op.formats] or [op.formats[0]]
+    return {"format": found[-1], "out_format": found[0]} if stated else {"format": found[0]}
 
 
 def _example(op: OpSpec) -> Case:
@@ -111,7 +119,7 @@ def _rows(detail: OpDetail) -> Iterator[Row]:
             yield "", f"with a recipe {', '.join(detail.quantised)}"
     yield "input", "normal and others: accuracy-eval list inputs"
     if detail.options:
-        yield "options", ""
+        yield "options", "--option NAME=VALUE on the command line"
     for name, option in detail.options.items():
         allowed = option["allowed"]
         kinds = allowed if isinstance(allowed, str) else ", ".join(map(str, allowed))  # type: ignore[call-overload]

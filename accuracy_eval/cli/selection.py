@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from accuracy_eval.records import Case
+    from accuracy_eval.ops.spec import OpSpec
+    from accuracy_eval.records import Case, OptionValue
     from accuracy_eval.suite import Suite
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,11 +48,23 @@ def as_options(chosen: Mapping[str, Sequence[str]]) -> list[str]:
     return [f"--{names[destination]} {value}" for destination, values in chosen.items() for value in values]
 
 
-def chosen_suite(suite: str | None, chosen: Mapping[str, tuple[str, ...]], *, seed: int | None, max_m: int | None, huge: bool) -> Suite:
-    """The named suite filtered by the options, or without a name a suite built from them. UsageError when nothing is left."""
+def chosen_suite(
+    suite: str | None,
+    chosen: Mapping[str, tuple[str, ...]],
+    *,
+    seed: int | None,
+    max_m: int | None,
+    huge: bool,
+    stated: Sequence[str] = (),
+) -> Suite:
+    """The named suite filtered by the options, or without a name a suite built from them. UsageError when nothing is left.
+
+    stated  options of the op, "beta=1.0": those of a built suite, of a named one those that its cases must have
+    """
     from dataclasses import replace
 
     from accuracy_eval.errors import UsageError, counted
+    from accuracy_eval.ops.registry import get_op
     from accuracy_eval.suite import filter_cases, load_suite, parse_suite, with_bases, with_seed
 
     def complete(cases: Sequence[Case]) -> tuple[Case, ...]:
@@ -61,11 +74,43 @@ def chosen_suite(suite: str | None, chosen: Mapping[str, tuple[str, ...]], *, se
     if suite is None:
         if not chosen["ops"] or not chosen["shapes"]:
             raise UsageError("name a suite (see accuracy-eval list suites), or give at least --op and --shape")
-        table = {_KEYS[k]: list(v) for k, v in chosen.items() if v}
+        table: dict[str, Any] = {_KEYS[k]: list(v) for k, v in chosen.items() if v}
+        if stated:
+            table["options"] = _op_options(stated, [get_op(name) for name in chosen["ops"]])
         found = parse_suite({"name": "command-line", "cases": [table]}, "from the command line", huge=huge)
         return replace(found, cases=complete(found.cases))
     found = load_suite(suite, max_m=max_m, huge=huge)
-    kept = filter_cases(found.cases, **chosen)
+    ops = {c.op: get_op(c.op) for c in found.cases}
+    asked = _op_options(stated, list(ops.values()))
+    kept = [c for c in filter_cases(found.cases, **chosen) if all(_has(ops[c.op], c, name, values) for name, values in asked.items())]
     if not kept:
         raise UsageError(f"suite {suite}: none of its {counted(len(found.cases), 'case')} matches the given filters")
-    return replace(found, cases=complete(found.cases)).part(complete(kept), as_options(chosen))
+    filters = [*as_options(chosen), *(f"--option {text}" for text in stated)]
+    return replace(found, cases=complete(found.cases)).part(complete(kept), filters)
+
+
+def _has(op: OpSpec, case: Case, name: str, values: Sequence[OptionValue]) -> bool:
+    return name in op.options and op.option(case, name) in values
+
+
+def _op_options(texts: Sequence[str], ops: Sequence[OpSpec]) -> dict[str, list[OptionValue]]:
+    """Values by name of "beta=1.0", "bias=true"; each as its op has it. UsageError for what none of the ops has."""
+    from accuracy_eval.errors import UsageError, unknown
+
+    found: dict[str, list[OptionValue]] = {}
+    known = {name: option.default for op in ops for name, option in op.options.items()}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--option {text}: expected NAME=VALUE, for example beta=1.0; accuracy-eval list ops NAME has their names")
+        if name not in known:
+            raise unknown("option", name, known or ["(none)"])
+        try:
+            found.setdefault(name, []).append(_as_kind(value, known[name]))
+        except (KeyError, ValueError) as error:
+            raise UsageError(f"--option {text}: expected a {type(known[name]).__name__} like {known[name]!r}") from error
+    return found
+
+
+def _as_kind(text: str, default: OptionValue) -> OptionValue:
+    return {"true": True, "false": False}[text.lower()] if isinstance(default, bool) else type(default)(text)
