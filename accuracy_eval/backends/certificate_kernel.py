@@ -13,7 +13,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-TILE, STEP, SPAN = 512, 4, 64  # columns of a program, rows it takes at a time, rows it takes in all
+TILE, STEP, SPAN = 256, 2, 64  # columns of a program, rows it takes at a time, rows it takes in all
 WARPS = 1
 
 
