@@ -6,20 +6,28 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from accuracy_eval.engine.work import Broken, Done, Seat
 
 
 class Obedient:
-    """Tasks are words: "square N", "die", "hang", "broken N", "later N", "die-once PATH", "hang-on SEAT", "name"."""
+    """Tasks are words.
+
+    "square N", "die", "hang", "broken N", "later N", "die-once PATH", "hang-on SEAT", "name", "pause", "next" (what follows).
+    """
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
         self.threads: list[threading.Thread] = []
+        self.expected: list[str] = []
 
     def hello(self) -> str:
         return f"{self.seat.name} {os.environ.get('PLACE', '')}"
+
+    def expect(self, tasks: Sequence[str]) -> None:
+        self.expected = list(tasks)
 
     def run(self, task: str, done: Done) -> None:
         word, _, rest = task.partition(" ")
@@ -28,6 +36,11 @@ class Obedient:
         elif word == "name":
             done(self.seat.name)
             time.sleep(0.05)
+        elif word == "next":
+            done(self.expected)
+        elif word == "pause":  # until what follows the next task is there
+            done(None)
+            time.sleep(1.0)
         elif word == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         elif word == "die-once":

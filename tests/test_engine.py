@@ -38,6 +38,11 @@ def test_work_is_shared() -> None:
     assert set(results(["name"] * 20, 2).values()) == {"worker 0", "worker 1"}
 
 
+def test_a_worker_is_told_what_follows() -> None:
+    assert results(["pause", "next", "square 3"], 1)[1] == ["square 3"]
+    assert results(["pause", "next"], 1)[1] == []
+
+
 def test_each_worker_starts_with_its_seats_variables_and_the_parents_stay() -> None:
     with LocalPool(obedient, [Seat("a", {"PLACE": "first"}), Seat("b", {"PLACE": "second"})]) as pool:
         assert pool.hellos == ["a first", "b second"]

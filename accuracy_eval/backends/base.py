@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -83,6 +83,9 @@ class Backend(Protocol):
 
     def products(self) -> tuple[Call, ...]:
         """Every way in which the device multiplies matrices, for probes; UsageError where there is none."""
+
+    def expect(self, cases: Iterable[Case]) -> None:
+        """The cases that will be prepared next, in order: the host may begin to make their operands. Replaces what was expected before."""
 
     def prepare(self, case: Case) -> Prepared:
         """Operands of the case on the device. UnsupportedCase when the device has no such format."""

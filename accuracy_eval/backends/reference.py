@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -74,6 +74,9 @@ class ReferenceBackend:
 
     def close(self) -> None:
         """Nothing to release."""
+
+    def expect(self, cases: Iterable[Case]) -> None:
+        """Nothing is made ahead: there is no device whose time could be used."""
 
     def prepare(self, case: Case) -> Prepared:
         spec = get_op(case.op)

@@ -18,6 +18,7 @@ from accuracy_eval.backends import flags, platform
 from accuracy_eval.backends.base import POISONS, Outcome, Prepared, Result, Source
 from accuracy_eval.backends.candidates import Candidate, registered
 from accuracy_eval.backends.certificates import Certificate, Checked, certifiable
+from accuracy_eval.backends.drafts import Ahead, Draft, draft, stored_bytes
 from accuracy_eval.backends.kernels import parse_kernel, record_kernels
 from accuracy_eval.backends.reference import ready
 from accuracy_eval.backends.staging import GATHERED_FROM, Staging
@@ -25,10 +26,9 @@ from accuracy_eval.backends.together import Together
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError
 from accuracy_eval.formats import get_format
-from accuracy_eval.ops.operands import operand_codes, quantised_inputs, random_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.relations import Fill
-from accuracy_eval.ops.spec import Operand, OpSpec, Output
+from accuracy_eval.ops.spec import Operand, Output
 from accuracy_eval.records import Case, Coded
 from accuracy_eval.threads import thread_count
 from accuracy_eval.timeline import Span, Timeline
@@ -43,6 +43,11 @@ MISALIGNED_OFFSET = 3  # elements
 ROW_PADDING = 16  # elements added to the row stride of strided and misaligned operands
 _HELD_AS = {"float8_ue4m3": "float8_e4m3fn"}  # torch has no unsigned scale format: the sign bit is 0
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+def drafting_threads() -> int:
+    """Cases whose operands are made at a time: each is made by several threads in turn."""
+    return max(1, min(4, thread_count() // 2))
 
 
 def import_torch() -> Any:
@@ -77,6 +82,7 @@ class TorchBackend:
         self._together = Together("nccl" if self.on_gpu else "gloo", self.torch.cuda.device_count, limit_s)
         self._staging = Staging(self.torch)
         self._pool = ThreadPoolExecutor(max(2, min(16, thread_count())), thread_name_prefix="digest")
+        self._drafts = Ahead(self._draft, self._drafted_bytes, drafting_threads() if self.on_gpu else 0)
         self._timeline = Timeline()  # of what is being prepared or run now
 
     def platform(self) -> dict[str, Any]:
@@ -102,55 +108,62 @@ class TorchBackend:
         return True
 
     def close(self) -> None:
+        self._drafts.close()
         self._together.close()
         self._pool.shutdown(wait=True)
 
     # operands
 
+    def expect(self, cases: Iterable[Case]) -> None:
+        """On a GPU threads of the host make the operands of the next cases; on a CPU the cores have enough to do."""
+        self._drafts.expect(cases)
+
     def prepare(self, case: Case) -> Prepared:
         """Operands on the device in stored orientation, digests of their canonical codes under way on host threads."""
-        self._timeline = Timeline()
         spec = get_op(case.op)
         operands = spec.operands(case, self.encoding)
-        if case.recipe and spec.received is not None:
-            return self._quantised(spec, case)
-        if spec.ranks is not None:
-            return self._shared_out(spec, case)
-        for o in operands:
-            self.dtype(o.format)
-        if case.format == "tfloat32" and not self.on_gpu:
-            raise UnsupportedCase("TF32 is a mode of GPU matrix units; this is a CPU")
-        made: dict[str, Codes] = {}
-        if case.lane != "random":
-            with self._timeline.stage("make", _bytes(operands)):
-                made = operand_codes(spec, case, self.encoding)
-        elif spec.own_codes:
-            made = spec.own_codes(case, self.encoding)
-        sources, tensors = [], {}
+        recipe, ranks = bool(case.recipe) and spec.received is not None, spec.ranks is not None
+        if not recipe and not ranks:
+            for o in operands:
+                self.dtype(o.format)
+            if case.format == "tfloat32" and not self.on_gpu:
+                raise UnsupportedCase("TF32 is a mode of GPU matrix units; this is a CPU")
+        made = self._drafts.take(case)
+        self._timeline = Timeline(made.timeline)
+        held = {o.name: Coded(made.codes[o.name], o.format) for o in operands if o.name in made.codes}
+        if recipe:
+            tensors = {name: self.to_device(coded.codes, coded.format) for name, coded in made.received.items()}
+            return Prepared(case, self._sources(held), tensors, self._sources(made.received), self._timeline)
+        if ranks:  # they stay on the host until each rank has its row
+            return Prepared(case, self._sources(held), held, timeline=self._timeline)
         relation = spec.relation(case)
         fill = relation.fill if relation else ""
+        sources, placed = [], {}
         for o in operands:
-            source, tensor = self._operand(case, o, made.get(o.name))
+            source, tensor = self._operand(case, o, made.codes.get(o.name))
             sources.append(source)
-            tensors[o.name] = self._place(
+            placed[o.name] = self._place(
                 tensor.transpose(-2, -1).contiguous() if o.transposed else tensor, case.input_class if case.lane == "random" else "", fill
             )
-        return Prepared(case, tuple(sources), tensors, timeline=self._timeline)
+        return Prepared(case, tuple(sources), placed, timeline=self._timeline)
 
-    def _quantised(self, spec: OpSpec, case: Case) -> Prepared:
-        """Codes and scales made on the host by our quantiser, then copied: the device never rounds an operand."""
-        codes = operand_codes(spec, case, self.encoding, compiled=False if self.on_gpu else None)
-        made = quantised_inputs(spec, case, stored_inputs(spec, case, self.encoding, codes, compiled=not self.on_gpu))
-        tensors = {name: self.to_device(coded.codes, coded.format) for name, coded in made.items()}
-        sources = (self._source(o.name, Coded(codes[o.name], o.format)) for o in spec.operands(case, self.encoding))
-        inputs = tuple(self._source(name, coded) for name, coded in made.items())
-        return Prepared(case, tuple(sources), tensors, inputs, self._timeline)
+    def _draft(self, case: Case) -> Draft:
+        return draft(case, self.encoding, compiled=False if self.on_gpu else None, on_device=self._makes)
 
-    def _shared_out(self, spec: OpSpec, case: Case) -> Prepared:
-        """Operands that stay on the host until each rank has its row."""
-        codes = operand_codes(spec, case, self.encoding)
-        held = {o.name: Coded(codes[o.name], o.format) for o in spec.operands(case, self.encoding)}
-        return Prepared(case, tuple(self._source(name, coded) for name, coded in held.items()), held, timeline=self._timeline)
+    def _drafted_bytes(self, case: Case) -> int:
+        operands = get_op(case.op).operands(case, self.encoding)
+        return stored_bytes(o for o in operands if not (case.lane == "random" and self._makes(case, o)))
+
+    def _makes(self, case: Case, o: Operand) -> bool:
+        """Whether a random operand is made on the device."""
+        if not self.on_gpu or math.prod(o.shape) < ON_DEVICE_ELEMENTS or o.domain != "any" or case.option("c", "values") != "values":
+            return False
+        from accuracy_eval.backends import torch_inputs
+
+        return torch_inputs.supports(case.input_class, o.format)
+
+    def _sources(self, made: Mapping[str, Coded]) -> tuple[Source, ...]:
+        return tuple(self._source(name, coded) for name, coded in made.items())
 
     def _source(self, name: str, coded: Coded) -> Source:
         return Source(name, coded.format, coded.shape, self._digest(ready(coded.codes)), lambda: coded.codes)
@@ -187,28 +200,14 @@ class TorchBackend:
         self._timeline.add(Span(name, began, taken, size))
 
     def _operand(self, case: Case, o: Operand, codes: Codes | None) -> tuple[Source, Any]:
-        elements = int(np.prod(o.shape, dtype=np.int64))
-        large = (
-            self.on_gpu
-            and codes is None
-            and elements >= ON_DEVICE_ELEMENTS
-            and o.domain == "any"
-            and case.option("c", "values") == "values"
-        )
-        if large:
-            from accuracy_eval.backends import torch_inputs
+        """An operand on the device, from its codes or made there."""
+        if codes is not None:
+            return self._source(o.name, Coded(codes, o.format)), self.to_device(codes, o.format)
+        from accuracy_eval.backends import torch_inputs
 
-            large = torch_inputs.supports(case.input_class, o.format)
-        if large:
-            with self._stage("make", _bytes([o])):
-                tensor = torch_inputs.generate(self.torch, self.device, case.op, o.name, o.shape, case.input_class, case.seed, o.format)
-            host = self.to_host(tensor, o.format)
-        else:
-            if codes is None:
-                with self._timeline.stage("make", _bytes([o])):
-                    codes = random_codes(case, o, compiled=False if self.on_gpu else None)
-            tensor = self.to_device(codes, o.format)
-            host = ready(codes)
+        with self._stage("make", stored_bytes([o])):
+            tensor = torch_inputs.generate(self.torch, self.device, case.op, o.name, o.shape, case.input_class, case.seed, o.format)
+        host = self.to_host(tensor, o.format)
         return Source(o.name, o.format, o.shape, self._digest(host), host.result), tensor
 
     def _place(self, tensor: Any, input_class: str, fill: Fill = "") -> Any:
@@ -298,7 +297,7 @@ class TorchBackend:
         tf32 = case.format == "tfloat32"
         # kernels of others may write to their operands; the copy also gives the next candidate what it should have
         kept = {} if candidate.built_in else {n: t.detach().clone() for n, t in prepared.tensors.items()}
-        handled = _bytes(outputs) + sum(t.numel() * t.element_size() for t in prepared.tensors.values())
+        handled = stored_bytes(outputs) + sum(t.numel() * t.element_size() for t in prepared.tensors.values())
         found: list[dict[str, Any]] = []
         certificate = self._certificate(prepared) if certify and certifiable(case) else None
         checked: list[Checked] = []
@@ -413,10 +412,6 @@ class TorchBackend:
             unwritten = int((first & second).sum())
         hosts: list[Future[Codes]] = [self.to_host(t, output.format) for t in distinct]
         return Result(output.name, output.format, output.shape, tuple(hosts), unwritten)
-
-
-def _bytes(tensors: Iterable[Operand | Output]) -> int:
-    return sum(math.prod(t.shape) * get_format(t.format).storage.itemsize for t in tensors)
 
 
 def _pattern(byte: int, size: int) -> int:

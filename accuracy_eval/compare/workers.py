@@ -31,6 +31,9 @@ class Judge:
     def hello(self) -> None:
         """Nothing needs to be known of it."""
 
+    def expect(self, tasks: Sequence[Sequence[Key]]) -> None:
+        """Nothing is prepared: a batch is read as it is judged."""
+
     def run(self, task: Sequence[Key], done: Done) -> None:
         try:
             done([pair for found in self._comparison.run([task], self._joined) for pair in found])

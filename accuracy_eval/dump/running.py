@@ -118,6 +118,7 @@ class Here:
 
     def _here(self, jobs: Sequence[Job], settings: Settings) -> Iterator[CaseRecord]:
         """Records until all is done or the device is lost."""
+        self.backend.expect(job.case for job in jobs)
         with Runner(self.backend).open() as runner:
             written: list[Future[CaseRecord | None]] = []
             for job in jobs:

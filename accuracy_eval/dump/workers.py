@@ -188,6 +188,9 @@ class _DumpWorker:
     def hello(self) -> _Hello:
         return _Hello(self._backend.platform(), {op: known(self._backend.candidates(op)) for op in OPS})
 
+    def expect(self, tasks: Sequence[tuple[Job, Settings] | None]) -> None:
+        self._backend.expect(task[0].case for task in tasks if task is not None)
+
     def run(self, task: tuple[Job, Settings] | None, done: Done) -> None:
         if task is None:
             done(_or_error(partial(numerics, self._backend)))

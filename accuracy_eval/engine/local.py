@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -215,8 +216,14 @@ def _serve(conn: Connection, start: Start, seat: Seat) -> None:
         say("failed", described(error))
         raise SystemExit(1) from None
     try:
-        while (message := conn.recv()) is not None:
+        held: deque[Any] = deque()  # what has come and is not begun
+        while True:
+            while not held or conn.poll():
+                held.append(conn.recv())
+            if (message := held.popleft()) is None:
+                break
             number, task = message
+            worker.expect([coming[1] for coming in held if coming is not None])
             say("begun", number)
             worker.run(task, partial(say, "done", number))
     except EOFError:

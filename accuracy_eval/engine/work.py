@@ -28,6 +28,9 @@ class Worker(Protocol):
     def hello(self) -> Any:
         """What the worker is, sent once."""
 
+    def expect(self, tasks: Sequence[Any]) -> None:
+        """What follows the next task, as far as it is known: the worker may prepare for it."""
+
     def run(self, task: Any, done: Done) -> None:
         """Begin a task and call `done(value)` once, now or later from another thread. Raise Broken to be replaced."""
 
