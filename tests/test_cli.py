@@ -410,7 +410,7 @@ def test_a_name_outside_the_registry_has_no_detail(capsys):
     assert json.loads(capsys.readouterr().out)["options"]["overflow"]["allowed"] == ["auto", "saturate", "inf", "nan"]
 
 
-@pytest.mark.parametrize("what", ["ops", "formats", "metrics", "gates", "units", "contracts", "suites"])
+@pytest.mark.parametrize("what", ["ops", "formats", "metrics", "gates", "units", "contracts", "suites", "fixtures"])
 def test_lists_keep_to_80_columns_and_break_no_word(what, capsys):
     assert run(["list", what, "--json"]) == 0
     words = {word for row in json.loads(capsys.readouterr().out) for value in row.values() for word in str(value).split()}

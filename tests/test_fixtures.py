@@ -205,6 +205,36 @@ def test_a_fixture_whose_bytes_changed_is_not_judged_by(tmp_path):
         verify(tmp_path / "nothing")
 
 
+def test_bytes_of_the_other_16_bit_format_are_told_and_16_bits_for_float32_are_refused(exported, tmp_path):
+    folder = exported / "gemm.none_bf16.8x16x16"
+    y = np.fromfile(folder / "expected_y_float32.bin", np.float32)
+    found = check_result(result_file(tmp_path, y.astype(np.float16)), folder)
+    assert (found.verdict, found.sides[0].note) == (Verdict.FAIL, "the bytes are float16: read so they pass; the output is bfloat16")
+    assert "float16" not in check_result(result_file(tmp_path, (2 * y).astype(np.float16)), folder).sides[0].note
+    other = exported / "gemm.none_f16.8x16x16"
+    y = np.fromfile(other / "expected_y_float32.bin", np.float32)
+    found = check_result(result_file(tmp_path, y.astype(ml_dtypes.bfloat16)), other)
+    assert found.sides[0].note == "the bytes are bfloat16: read so they pass; the output is float16"
+    wide = exported / "gemm.none_f32.8x16x16"
+    with pytest.raises(UsageError, match=r"256 bytes are 128 values of 16 bits; output y \[8, 16\] is 512 bytes, .* of float32"):
+        check_result(result_file(tmp_path, y.astype(np.float16)), wide)
+
+
+def test_fixtures_are_listed_by_name_and_several_are_taken_at_once(tmp_path, capsys):
+    assert run(["list", "fixtures", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["fixture"] for row in rows] == [f.name for f in EVERY]
+    one = next(row for row in rows if row["fixture"] == "gemm_bias_relu.none_f16.8x16x16")
+    assert one == {"fixture": "gemm_bias_relu.none_f16.8x16x16", "set": "profile", "computes": "Y = relu(alpha·P + bias) / s in float16"}
+    names = [EVERY[0].name, EVERY[3].name, EVERY[5].name]
+    assert run(["fixtures", "export", "--only", ",".join(names[:2]), "--only", names[2], "-o", str(tmp_path), "-q"]) == 0
+    assert {p.name for p in tmp_path.iterdir()} == set(names)
+    assert run(["fixtures", "export", "--only", "gemm.none_f16.8x16", "-o", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "unknown fixture 'gemm.none_f16.8x16' (did you mean gemm.none_f16.8x16x16" in said
+    assert said.endswith("more: accuracy-eval list fixtures\n")
+
+
 def test_results_that_cannot_be_read_are_refused_and_of_another_size_fail(exported, tmp_path):
     folder = exported / "gemm.none_bf16.8x16x16"
     short = result_file(tmp_path, np.zeros(100, np.uint16))

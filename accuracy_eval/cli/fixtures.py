@@ -21,9 +21,15 @@ def fixtures_command() -> None:
 @click.option(
     "--to", "forms", multiple=True, callback=joined, metavar="FORMS", help="bin, safetensors, rust, c, cpp, python (default: bin)."
 )
-@click.option("--only", multiple=True, metavar="NAME", help="Only this fixture (repeatable).")
+@click.option(
+    "--only",
+    multiple=True,
+    callback=joined,
+    metavar="NAMES",
+    help="Only these, with commas between (accuracy-eval list fixtures).",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No summary.")
-def export_command(sets: tuple[str, ...], out: Path, forms: str | None, only: tuple[str, ...], quiet: bool) -> int:
+def export_command(sets: tuple[str, ...], out: Path, forms: str | None, only: str | None, quiet: bool) -> int:
     """Write the fixtures of SETS (profile, hard, quantisers; all without one).
 
     \b
@@ -36,13 +42,18 @@ def export_command(sets: tuple[str, ...], out: Path, forms: str | None, only: tu
 
     forms = forms or "bin"
     chosen = fixtures_of(sets)
-    for name in only:
+    names = _names(only or "")
+    for name in names:
         if name not in {f.name for f in chosen}:
-            raise unknown("fixture", name, (f.name for f in chosen))
-    folders = export([f for f in chosen if not only or f.name in only], out, tuple(x.strip() for x in forms.split(",") if x.strip()))
+            raise unknown("fixture", name, (f.name for f in chosen), listed="fixtures")
+    folders = export([f for f in chosen if not names or f.name in names], out, _names(forms))
     if not quiet:
         click.echo(f"{out}: {counted(len(folders), 'fixture')} as {forms}")
     return 0
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(x.strip() for x in text.split(",") if x.strip())
 
 
 @fixtures_command.command("verify", short_help="Make every fixture again and compare each byte.")

@@ -118,10 +118,16 @@ def _units() -> Table:
     ]  # fmt: skip
 
 
+def _fixtures() -> Table:
+    from accuracy_eval.fixtures import SETS
+
+    return [{"fixture": f.name, "set": name, "computes": f.equation} for name, (_, rows) in SETS.items() for f in rows]
+
+
 _TABLES: dict[str, Callable[[], Table]] = {
     "ops": _ops, "formats": _formats, "recipes": _recipes, "contracts": _contracts, "metrics": _metrics, "gates": _gates,
     "suites": _suites, "inputs": _inputs, "candidates": _candidates, "devices": _devices,
-    "units": _units,
+    "units": _units, "fixtures": _fixtures,
 }  # fmt: skip
 
 
@@ -134,7 +140,7 @@ _TABLES: dict[str, Callable[[], Table]] = {
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Python file that registers candidates.")
 def list_command(what: str, name: str | None, suite: str | None, markdown: bool, as_json: bool, plugins: tuple[str, ...]) -> int:
     """Print a table of WHAT there is, one row a registered thing: ops, formats, recipes, contracts, metrics, gates, suites, inputs,
-    candidates, devices or units. With the NAME of an op, all that a case of it may be.
+    candidates, devices, units or fixtures. With the NAME of an op, all that a case of it may be.
 
     \b
     accuracy-eval list suites
