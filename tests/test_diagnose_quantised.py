@@ -138,6 +138,24 @@ def test_operands_read_in_the_other_encoding_are_named(shape, out, family, opera
     assert "gain" not in causes(found)
 
 
+@pytest.mark.parametrize(("options", "factor", "words"), [
+    ({"result_scale": 0.25}, 4.0, "as if result_scale 0.25 were not applied"),
+    ({"result_scale": 0.25}, 16.0, "as if result_scale 0.25 were taken as a divisor"),
+    ({"result_scale": 0.3}, 1 / 0.3, "as if result_scale 0.3 were not applied"),
+    ({"alpha": -3.0}, -1 / 3, "as if alpha -3 were not applied"),
+    ({"alpha": -3.0, "beta": 1.0}, -1 / 3, ""),  # C is not multiplied by alpha
+    ({"alpha": -3.0}, 1.5, ""),
+])  # fmt: skip
+def test_a_factor_that_an_option_explains_names_the_option(options, factor, words):
+    rng = np.random.default_rng(3)
+    truth = rng.standard_normal((40, 48))
+    actual = encode(factor * truth, "float8_e4m3fn")
+    m = measure(Coded(actual, "float8_e4m3fn"), truth)
+    (d,) = [d for d in diagnose(Context(m, rows_of(actual), rows_of(truth), op="gemm", layout="nt", options=options)) if d.code == "gain"]
+    assert ("as if" in d.sentence) == bool(words)
+    assert words in d.sentence
+
+
 @pytest.mark.parametrize(("factor", "words"), [
     (0.5, "an operand was read in the other fp8 encoding"), (2.0, "an operand was read in the other fp8 encoding"),
     (0.25, "both operands were read in the other fp8 encoding"), (4.0, "both operands were read in the other fp8 encoding"), (8.0, ""),

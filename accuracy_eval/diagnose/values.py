@@ -15,6 +15,7 @@ from accuracy_eval.formats import FAMILIES, Values, decode, get_format, is_nan
 from accuracy_eval.messages import number, numbers_apart
 
 ENCODED = ("fp8_e4m3", "fp8_e5m2")  # families with two encodings
+FACTORS = ("alpha", "result_scale")  # options that multiply the whole output
 EXPLAINED = 0.03  # of the error's energy may remain once a gain is taken out: a lost part of K leaves more than half
 # where an op's values lie; a correctly rounded result may touch the ends
 RANGES: dict[str, tuple[float, float]] = {
@@ -43,7 +44,21 @@ def gain(look: Look) -> Finding | None:
     exponent = round(math.log2(abs(g))) if g else 0
     power = g > 0 and exponent != 0 and abs(g / 2.0**exponent - 1) <= min(8 * se / g, 0.01) + look.fmt.eps / 16
     said = f", {2.0**exponent:g} exactly" if power else ", no power of two"
-    return Finding({"value": g, "power_of_two": power}, {"power": said + (_like_an_encoding(look, exponent) if power else "")})
+    suspect = _like_an_option(look, g, se) or (_like_an_encoding(look, exponent) if power else "")
+    return Finding({"value": g, "power_of_two": power}, {"power": said + suspect})
+
+
+def _like_an_option(look: Look, g: float, se: float) -> str:
+    """An option that multiplies the whole output, where the factor is what leaving it out would give, or dividing by it."""
+    options = look.context.options
+    for name in () if options.get("beta") or options.get("bias") else FACTORS:
+        factor = options.get(name)
+        if not isinstance(factor, float) or factor in (0.0, 1.0):
+            continue
+        for expected, what in ((1 / factor, "not applied"), (factor**-2, "taken as a divisor")):
+            if abs(g / expected - 1) <= min(8 * se / abs(g), 0.01) + look.fmt.eps / 16:
+                return f": as if {name} {factor:g} were {what}"
+    return ""
 
 
 def _like_an_encoding(look: Look, exponent: int) -> str:
