@@ -9,7 +9,8 @@ from __future__ import annotations
 from accuracy_eval.datapath.card import Call, FormatCard, NumericsCard, model_matmul, numerics_card
 from accuracy_eval.datapath.compositions import Composition, canonical, parse
 from accuracy_eval.datapath.evaluation import Problem, evaluate, problem_of
-from accuracy_eval.datapath.explaining import Explanation, explain, explain_gemm
+from accuracy_eval.datapath.explaining import explain, explain_gemm
+from accuracy_eval.datapath.explanation import Explanation
 from accuracy_eval.datapath.predicting import predict
 from accuracy_eval.datapath.products import dot, gemm
 from accuracy_eval.datapath.units import CERTAINTIES, UNITS, Unit, find_unit, units_of
