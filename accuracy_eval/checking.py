@@ -120,10 +120,7 @@ def check(
     gates        profile, where op and inputs are given
     UsageError for arrays, ops, options or inputs it does not know, and when neither expected nor op with inputs is given.
     """
-    a = as_coded(actual, "actual")
-    e = None if expected is None else as_coded(expected, "expected")
-    if e is not None and get_format(a.format).kind == "int" and get_format(e.format).kind == "float":
-        a = as_coded(decode(a.codes, a.format))  # expected is not to be rounded to an integer
+    a, e = _coded(actual, expected)
     profile = load_profile(str(gates))
     call = Call.described(op=op, layout=layout, inputs=inputs, options=options, recipe=recipe, contract=contract)
     tolerance = _tolerance(rtol, atol)
@@ -132,10 +129,7 @@ def check(
         raise UsageError(
             f"gates={gates!r} needs op and inputs; plain arrays are judged by the limits of their format, and by rtol and atol"
         )
-    truth = call.truth(a) if referenced else None
-    if truth is not None and truth.kind == "codes" and e is not None and e.shape == a.shape:
-        # where one code is right, the caller's expectation says which: policies of overflow and ties differ between libraries
-        truth = one_code_truth(e.codes if e.format == a.format else encode(decode(e.codes, e.format), a.format), a.format)
+    truth = _truth(call, a, e) if referenced else None
     wrong = _mismatch(a, e, truth, call)
     if wrong is not None:
         side = Side("actual", a.format, "", Verdict.FAIL, diagnoses=(wrong,), note=wrong.sentence)
@@ -151,11 +145,32 @@ def check(
         result = _of_arrays(call, a, side)
     else:
         raise UsageError("check needs expected, or op and inputs to compute it from")
+    side = _with_metrics(side, m, tolerance)
+    return Comparison(side, replace(result, verdict=side.verdict, sides=(side,)))
+
+
+def _coded(actual: Any, expected: Any) -> tuple[Coded, Coded | None]:
+    a = as_coded(actual, "actual")
+    e = None if expected is None else as_coded(expected, "expected")
+    if e is not None and get_format(a.format).kind == "int" and get_format(e.format).kind == "float":
+        a = as_coded(decode(a.codes, a.format))  # expected is not to be rounded to an integer
+    return a, e
+
+
+def _truth(call: Call, a: Coded, e: Coded | None) -> Reference:
+    """Computed from the inputs; where one code is right the caller's expectation says which: policies of overflow and ties differ between
+    libraries."""
+    truth = call.truth(a)
+    if truth.kind != "codes" or e is None or e.shape != a.shape:
+        return truth
+    return one_code_truth(e.codes if e.format == a.format else encode(decode(e.codes, e.format), a.format), a.format)
+
+
+def _with_metrics(side: Side, m: Measured, tolerance: Tolerance | None) -> Side:
+    """With every metric of `m`; what only the judge of a reference finds stays."""
     budgeted = {k: v for k, v in side.metrics.items() if "budget" in k or k.startswith("inner_") or k in DERIVED}
     side = replace(side, metrics={**reported(m), **budgeted})
-    if tolerance:
-        side = with_tolerance(side, m, tolerance)
-    return Comparison(side, replace(result, verdict=side.verdict, sides=(side,)))
+    return with_tolerance(side, m, tolerance) if tolerance else side
 
 
 def explain(
