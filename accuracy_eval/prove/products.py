@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from accuracy_eval.contracts import default_contract
-from accuracy_eval.cpu_ref.gemm import panels
-from accuracy_eval.cpu_ref.operands import Gemm, Operand
-from accuracy_eval.formats import Codes, Values, concrete, decode, encode
-from accuracy_eval.inputs.exact import integer_codes
+from accuracy_eval.formats import Codes, Values, decode, encode
 from accuracy_eval.ops.gemm import FORMATS as PLAIN_FORMATS
-from accuracy_eval.ops.operands import exact_companion, random_codes
-from accuracy_eval.ops.panels import of_product
-from accuracy_eval.ops.spec import Operand as OpOperand
-from accuracy_eval.ops.spec import Output, Panel, Reference
+from accuracy_eval.ops.gemm import GEMM
+from accuracy_eval.ops.operands import operand_codes, stored_inputs
+from accuracy_eval.ops.spec import Output, Reference
 from accuracy_eval.prove.arithmetic import Unit, float32_sums
-from accuracy_eval.quantize import get_recipe, quantize
 from accuracy_eval.records import Case, Coded
 
 M, N = 32, 48
@@ -90,44 +84,18 @@ def problem(column: Column, k: int, *, lane: str = "random", input_class: str = 
     """The product of a column at one K, with its reference."""
     shape = (("m", M), ("n", N), ("k", k))
     case = Case("gemm", shape, "nt", column.format, column.out_format, column.recipe, (), input_class, lane, "fwd", SEED)
-    source = "bfloat16" if column.recipe else column.format
-    if lane == "exact":
-        exact = exact_companion(case)
-        made = {"a": integer_codes(exact.a, source), "b": integer_codes(exact.b, source)}
-    else:
-        made = {n: random_codes(case, OpOperand(n, (size, k), source, (axis, "k"))) for n, size, axis in (("a", M, "m"), ("b", N, "n"))}
-    coded = {n: Coded(c, concrete(column.format, "ocp").name) for n, c in made.items()}
-    scales: dict[str, Any] = {"a": None, "b": None}
-    blocks: dict[str, Any] = {"a": None, "b": None}
-    if column.recipe:
-        recipe = get_recipe(column.recipe)
-        for n, c in made.items():
-            q = quantize(c, source, recipe if n == "a" else recipe.weights or recipe)
-            coded[n], scales[n] = Coded(q.codes, q.format), decode(q.scale, q.scale_format)
-            blocks[n] = (q.blocks[0], q.blocks[1]) if scales[n].ndim == 2 else None
-            if q.global_scale is not None:
-                scales[n] = scales[n] * decode(q.global_scale, "float32")
-    gemm = Gemm(
-        coded["a"], coded["b"], "nt", a_scale=scales["a"], b_scale=scales["b"], a_block=blocks["a"], b_block=blocks["b"],
-    )  # fmt: skip
-    plain = Gemm(Coded(made["a"], source), Coded(made["b"], source), "nt") if column.recipe else None
-    output = Output("d", (M, N), concrete(column.out_format, "ocp").name)
     contract = default_contract("gemm", [column.format], column.recipe)
-    if lane == "exact":
-        codes = integer_codes(exact.d(), output.format, exact.unit)
-        reference = Reference("codes", output.format, (M, N), contract, lambda: iter((Panel(0, codes),)))
-    else:
-        parts = list(of_product(panels(gemm, contract=contract, out_format=output.format)))
-        before = None if plain is None else (lambda: of_product(panels(plain)))
-        reference = Reference("values", output.format, (M, N), contract, lambda: iter(parts), unquantised=before)
-
-    def grid(x: Operand) -> Values | None:
-        return x.scale_of() if column.recipe else None
-
-    return Problem(
-        column, case, output, contract, decode(coded["a"].codes, coded["a"].format), decode(coded["b"].codes, coded["b"].format),
-        grid(gemm.left), grid(gemm.right), coded["a"], reference,
-    )  # fmt: skip
+    inputs = stored_inputs(GEMM, case, "ocp", operand_codes(GEMM, case, "ocp"))
+    (output,) = GEMM.outputs(case, "ocp")
+    truth = GEMM.reference(case, inputs, "ocp", contract)[output.name]
+    parts = tuple(truth.panels())
+    reference = Reference(truth.kind, truth.format, truth.shape, contract, lambda: iter(parts), unquantised=truth.unquantised)
+    assert GEMM.products is not None
+    (product,) = GEMM.products(case, inputs, output.name)
+    sides = product.gemm.left, product.gemm.right
+    a, b = (decode(inputs[name].codes, inputs[name].format) for name in "ab")
+    scales = [side.scale_of() if column.recipe else None for side in sides]
+    return Problem(column, case, output, contract, a, b, scales[0], scales[1], inputs["a"], reference)
 
 
 def lanes(column: Column) -> tuple[str, ...]:
