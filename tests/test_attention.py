@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from support_judging import judged, known
 
 from accuracy_eval.backends import attentions
 from accuracy_eval.backends.torch_device import TorchBackend
@@ -17,14 +18,10 @@ from accuracy_eval.compare import inputs as compare_inputs
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import UnsupportedCase, UsageError
 from accuracy_eval.formats import decode, encode
-from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import Subject, judge_tensor
-from accuracy_eval.measuring import side_of
 from accuracy_eval.ops import attention as ops_attention
 from accuracy_eval.ops.attention import order, scale_of
-from accuracy_eval.ops.operands import operand_codes, stored_inputs
-from accuracy_eval.ops.registry import OPS, get_op
-from accuracy_eval.records import Coded, Verdict
+from accuracy_eval.ops.registry import OPS
+from accuracy_eval.records import Verdict
 from accuracy_eval.store import Dump
 from accuracy_eval.suite import parse_suite
 
@@ -37,18 +34,6 @@ FORMS = [
 def case_of(shape, options, fmt, direction="fwd", layout="bhsd", input_class="normal"):
     sizes = tuple(zip("bhgstd", SHAPES[shape], strict=True))
     return make_case("attention", sizes, format=fmt, layout=layout, options=options, direction=direction, input_class=input_class)
-
-
-def known(case):
-    spec = get_op("attention")
-    inputs = stored_inputs(spec, case, "ocp", operand_codes(spec, case, "ocp"))
-    return inputs, spec.reference(case, inputs, "ocp", spec.contract(case))
-
-
-def judged(case, name, codes, references):
-    output = next(o for o in get_op(case.op).outputs(case, "ocp") if o.name == name)
-    side = side_of("me", Coded(codes, output.format), contract=references[name].contract)
-    return judge_tensor(Subject.of(case, output), [side], {"me": references[name]}, load_profile("default"))
 
 
 def naive(case, t):

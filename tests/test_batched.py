@@ -3,38 +3,28 @@
 import numpy as np
 import pytest
 import torch
+from support_judging import judged, known
 
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import make_case
 from accuracy_eval.formats import decode, encode
-from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import Subject, judge_tensor
-from accuracy_eval.measuring import side_of
-from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
-from accuracy_eval.records import Coded, Verdict
+from accuracy_eval.records import Verdict
 
 SPEC = get_op("batched_gemm")
 
 
-def known(layout, fmt, direction):
+def batched(layout, fmt, direction):
     case = make_case("batched_gemm", (("b", 3), ("m", 12), ("n", 20), ("k", 48)), layout=layout, format=fmt, direction=direction)
-    inputs = stored_inputs(SPEC, case, "ocp", operand_codes(SPEC, case, "ocp"))
-    return case, inputs, SPEC.reference(case, inputs, "ocp", SPEC.contract(case))
-
-
-def judged(case, name, codes, references):
-    output = next(o for o in SPEC.outputs(case, "ocp") if o.name == name)
-    side = side_of("me", Coded(codes, output.format), contract=references[name].contract)
-    return judge_tensor(Subject.of(case, output), [side], {"me": references[name]}, load_profile("default"))
+    return case, *known(case)
 
 
 @pytest.mark.parametrize("layout", SPEC.layouts)
 def test_values_and_gradients_are_those_of_float64_autograd(layout):
-    case, inputs, references = known(layout, "bfloat16", "bwd")
+    case, inputs, references = batched(layout, "bfloat16", "bwd")
     t = {n: torch.from_numpy(decode(c.codes, c.format)) for n, c in inputs.items()}
     wanted = SPEC.torch(torch, case, t, {})
-    forward, more, first = known(layout, "bfloat16", "fwd")
+    forward, more, first = batched(layout, "bfloat16", "fwd")
     wanted |= SPEC.torch(torch, forward, {n: torch.from_numpy(decode(c.codes, c.format)) for n, c in more.items()}, {})
     for name, value in wanted.items():
         reference = {**references, **first}[name]
@@ -45,7 +35,7 @@ def test_values_and_gradients_are_those_of_float64_autograd(layout):
 @pytest.mark.parametrize("fmt", SPEC.formats)
 @pytest.mark.parametrize("direction", SPEC.directions)
 def test_what_torch_computes_passes_and_one_wrong_product_fails(fmt, direction):
-    case, _, references = known("nt", fmt, direction)
+    case, _, references = batched("nt", fmt, direction)
     backend = TorchBackend("cpu")
     outcome = backend.run(backend.prepare(case), backend.candidates("batched_gemm")[0], repeats=2)
     backend.close()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from support_judging import judged, known
 
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import make_case
@@ -10,12 +11,7 @@ from accuracy_eval.cpu_ref.epilogue import ACTIVATIONS, Epilogue, epilogue_panel
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode, encode
-from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import Subject, judge_tensor
-from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.epilogue import expression
-from accuracy_eval.ops.operands import operand_codes, stored_inputs
-from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Coded, Verdict
 
 SHAPE = (("m", 24), ("n", 16), ("k", 64))
@@ -34,24 +30,12 @@ def case_of(form, fmt, direction, layout="nn"):
     return make_case("gemm_epilogue", SHAPE, format=fmt, layout=layout, options=form, direction=direction)
 
 
-def known(case):
-    spec = get_op(case.op)
-    inputs = stored_inputs(spec, case, "ocp", operand_codes(spec, case, "ocp"))
-    return spec, inputs, spec.reference(case, inputs, "ocp", spec.contract(case))
-
-
-def judged(case, name, codes, references):
-    output = next(o for o in get_op(case.op).outputs(case, "ocp") if o.name == name)
-    side = side_of("me", Coded(codes, output.format), contract=references[name].contract)
-    return judge_tensor(Subject.of(case, output), [side], {"me": references[name]}, load_profile("default"))
-
-
 @pytest.mark.parametrize("layout", ["nt", "tn"])
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: "-".join(map(str, f.values())))
 def test_values_and_gradients_are_those_of_float64_autograd(form, layout):
     for direction in ("fwd", "bwd"):
         case = case_of(form, "bfloat16", direction, layout)
-        _, inputs, references = known(case)
+        inputs, references = known(case)
         t = {n: torch.from_numpy(decode(c.codes, c.format)) for n, c in inputs.items()}
         if direction == "fwd":
             wanted = {"y": expression(torch, case, t)}
@@ -75,7 +59,7 @@ def test_what_torch_computes_step_by_step_passes(form, fmt, direction):
     backend = TorchBackend("cpu")
     prepared = backend.prepare(case)
     outcome = backend.run(prepared, backend.candidates(case.op)[0], repeats=1)
-    _, _, references = known(case)
+    _, references = known(case)
     for r in outcome.results:
         result = judged(case, r.name, r.codes[0].result(), references)
         assert result.verdict in (Verdict.PASS, Verdict.WARN), (r.name, result.sides[0].metrics["budget_max"])
@@ -85,7 +69,7 @@ def test_what_torch_computes_step_by_step_passes(form, fmt, direction):
 def rounded(form, fmt, changed):
     """The result of another epilogue than the case's, correctly rounded, judged by the case's reference."""
     case = case_of(form, fmt, "fwd")
-    _, inputs, references = known(case)
+    inputs, references = known(case)
     problem = Gemm(
         inputs["a"], inputs["b"], "nn", changed.pop("alpha", form.get("alpha", 1.0)), bias=changed.pop("bias", inputs.get("bias"))
     )
@@ -148,7 +132,7 @@ def test_a_row_of_a_gradient_that_is_a_percent_off_fails(activation, fmt):
     )  # fmt: skip
     backend = TorchBackend("cpu")
     outcome = backend.run(backend.prepare(case), backend.candidates(case.op)[0], repeats=1)
-    _, _, references = known(case)
+    _, references = known(case)
     for r in outcome.results:
         codes = r.codes[0].result()
         assert judged(case, r.name, codes, references).verdict is Verdict.PASS
@@ -165,7 +149,7 @@ def test_a_saturated_gelu_has_the_slope_of_its_branch(fmt):
         "gemm_epilogue", (("m", 16), ("n", 24), ("k", 32)), format=fmt, layout="nn", direction="bwd", input_class="huge",
         options={"activation": "gelu-tanh"},
     )  # fmt: skip
-    _, inputs, references = known(case)
+    inputs, references = known(case)
     a, b, g = (decode(inputs[n].codes, fmt) for n in ("a", "b", "grad_y"))
     product = a @ b
     assert np.median(np.abs(product)) > 1e6

@@ -4,40 +4,28 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from support_judging import judged, known
 from support_ops import Known
 
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import make_case
 from accuracy_eval.cpu_ref.norms import Norm, backward
 from accuracy_eval.formats import decode, encode
-from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import Subject, judge_tensor
-from accuracy_eval.measuring import side_of
-from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
-from accuracy_eval.records import Coded, Verdict
+from accuracy_eval.records import Verdict
 
 OPS = ["layernorm", "rmsnorm"]
 
 
-def known(op, fmt, direction, input_class="normal", shape=(24, 320)):
+def norm_of(op, fmt, direction, input_class="normal", shape=(24, 320)):
     case = make_case(op, tuple(zip("mn", shape, strict=True)), format=fmt, direction=direction, input_class=input_class)
-    spec = get_op(op)
-    inputs = stored_inputs(spec, case, "ocp", operand_codes(spec, case, "ocp"))
-    return case, inputs, spec.reference(case, inputs, "ocp", spec.contract(case))
-
-
-def judged(case, name, codes, references):
-    spec = get_op(case.op)
-    output = next(o for o in spec.outputs(case, "ocp") if o.name == name)
-    side = side_of("me", Coded(codes, output.format), contract=references[name].contract)
-    return judge_tensor(Subject.of(case, output), [side], {"me": references[name]}, load_profile("default"))
+    return case, *known(case)
 
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_values_and_gradients_are_those_of_float64_autograd(op, direction):
-    case, inputs, references = known(op, "bfloat16", direction)
+    case, inputs, references = norm_of(op, "bfloat16", direction)
     t = {n: torch.from_numpy(decode(c.codes, c.format)) for n, c in inputs.items()}
     for name, value in get_op(op).torch(torch, case, t, {}).items():
         (panel,) = references[name].panels()
@@ -49,7 +37,7 @@ def test_values_and_gradients_are_those_of_float64_autograd(op, direction):
 @pytest.mark.parametrize("input_class", ["normal", "outlier", "uniform"])
 def test_what_torch_computes_passes(op, fmt, input_class):
     for direction in ("fwd", "bwd"):
-        case, _, references = known(op, fmt, direction, input_class)
+        case, _, references = norm_of(op, fmt, direction, input_class)
         backend = TorchBackend("cpu")
         outcome = backend.run(backend.prepare(case), backend.candidates(op)[0], repeats=1)
         backend.close()
@@ -62,7 +50,7 @@ def test_what_torch_computes_passes(op, fmt, input_class):
 
 @pytest.mark.parametrize("fmt", ["float32", "bfloat16"])
 def test_a_norm_without_its_mean_eps_or_last_columns_fails(fmt):
-    case, inputs, references = known("layernorm", fmt, "fwd")
+    case, inputs, references = norm_of("layernorm", fmt, "fwd")
     x, w, b = (decode(inputs[n].codes, fmt) for n in ("x", "weight", "bias"))
     x1 = x[:, :-8]
     faults = {

@@ -5,15 +5,13 @@ import math
 
 import numpy as np
 import pytest
+import support_judging
 
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import make_case
 from accuracy_eval.cpu_ref.attention import Attention, _Head
 from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.formats import decode, encode
-from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import Subject, judge_tensor
-from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Coded, Verdict
@@ -28,11 +26,7 @@ def coded(values, fmt):
 def verdict_of(case, inputs, name, codes):
     """One output of a case, judged by its reference."""
     spec = get_op(case.op)
-    output = next(o for o in spec.outputs(case, "ocp") if o.name == name)
-    contract = spec.contract(case)
-    reference = spec.reference(case, inputs, "ocp", contract)[name]
-    side = side_of("me", Coded(codes, output.format), contract=contract)
-    return judge_tensor(Subject.of(case, output), [side], {"me": reference}, load_profile("default"))
+    return support_judging.judged(case, name, codes, spec.reference(case, inputs, "ocp", spec.contract(case)))
 
 
 def judged(case, inputs, name, values):

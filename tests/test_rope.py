@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from support_judging import judged, known
 
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import make_case
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode, encode
-from accuracy_eval.gates import load_profile
-from accuracy_eval.judge import Subject, judge_tensor
-from accuracy_eval.measuring import side_of
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Coded, Verdict
@@ -18,21 +16,14 @@ from accuracy_eval.records import Coded, Verdict
 SPEC = get_op("rope")
 
 
-def known(fmt, direction):
+def rope_of(fmt, direction):
     case = make_case("rope", (("s", 20), ("h", 3), ("d", 32)), format=fmt, direction=direction)
-    inputs = stored_inputs(SPEC, case, "ocp", operand_codes(SPEC, case, "ocp"))
-    return case, inputs, SPEC.reference(case, inputs, "ocp", SPEC.contract(case))
-
-
-def judged(case, codes, references):
-    (output,) = SPEC.outputs(case, "ocp")
-    side = side_of("me", Coded(codes, output.format), contract=references[output.name].contract)
-    return judge_tensor(Subject.of(case, output), [side], {"me": references[output.name]}, load_profile("default"))
+    return case, *known(case)
 
 
 def test_pairs_turn_as_complex_numbers_and_the_gradient_turns_back():
     for direction, name, sign in (("fwd", "x", 1), ("bwd", "grad_y", -1)):
-        case, inputs, references = known("bfloat16", direction)
+        case, inputs, references = rope_of("bfloat16", direction)
         x, cos, sin = (decode(inputs[n].codes, "bfloat16") for n in (name, "cos", "sin"))
         turned = (x[..., :16] + 1j * x[..., 16:]) * (cos + sign * 1j * sin)[:, None]
         wanted = np.concatenate([turned.real, turned.imag], 2)
@@ -51,6 +42,7 @@ def test_subnormal_products_may_be_rounded_to_the_subnormal_grid(fmt, direction)
     inputs = stored_inputs(SPEC, case, "ocp", operand_codes(SPEC, case, "ocp"))
     inputs |= {n: Coded(encode(np.full(inputs[n].shape, v), fmt), fmt) for n, v in (("cos", 0.6), ("sin", 0.8))}
     references = SPEC.reference(case, inputs, "ocp", SPEC.contract(case))
+    (name,) = references
     x, cos, sin = (decode(inputs[n].codes, fmt) for n in ("x" if direction == "fwd" else "grad_y", "cos", "sin"))
     cos, sin = cos[:, None], sin[:, None] if direction == "fwd" else -sin[:, None]
 
@@ -59,24 +51,24 @@ def test_subnormal_products_may_be_rounded_to_the_subnormal_grid(fmt, direction)
 
     a, b = x[..., :16], x[..., 16:]
     found = np.concatenate([rounded(a * cos) - rounded(b * sin), rounded(b * cos) + rounded(a * sin)], 2)
-    assert judged(case, encode(found, fmt), references).verdict is Verdict.PASS
+    assert judged(case, name, encode(found, fmt), references).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("fmt", SPEC.formats)
 @pytest.mark.parametrize("direction", SPEC.directions)
 def test_model_code_passes_and_faults_fail(fmt, direction):
-    case, _, references = known(fmt, direction)
+    case, _, references = rope_of(fmt, direction)
     backend = TorchBackend("cpu")
     outcome = backend.run(backend.prepare(case), backend.candidates("rope")[0], repeats=1)
     backend.close()
     (result,) = outcome.results
     codes = result.codes[0].result()
-    assert judged(case, codes, references).verdict is Verdict.PASS
+    assert judged(case, result.name, codes, references).verdict is Verdict.PASS
     values = decode(codes, fmt)
     shifted = np.roll(values, 1, axis=0)  # the angles of the position before
     halves = np.concatenate([values[..., 16:], values[..., :16]], 2)
     for wrong in (shifted, halves, values * 1.05):
-        assert judged(case, encode(wrong, fmt), references).verdict is Verdict.FAIL
+        assert judged(case, result.name, encode(wrong, fmt), references).verdict is Verdict.FAIL
 
 
 def test_an_odd_head_dimension_is_refused():
