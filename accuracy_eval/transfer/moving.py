@@ -16,11 +16,13 @@ from typing import TypeVar
 
 from accuracy_eval.errors import Interrupted, TransferError, UsageError
 from accuracy_eval.transfer.bundles import BATCH, TOOLS, Small, get_many, put_many
-from accuracy_eval.transfer.copying import Meter, get, put
+from accuracy_eval.transfer.fetching import get
 from accuracy_eval.transfer.links import failures_named
 from accuracy_eval.transfer.locations import PART_SUFFIX, FileResult, Location, Options, parse_location
 from accuracy_eval.transfer.pacing import Pace
 from accuracy_eval.transfer.remote import SMALL_BYTES, Remote
+from accuracy_eval.transfer.sending import put
+from accuracy_eval.transfer.trips import Meter, Trip
 
 T = TypeVar("T")
 MANY = 32  # small files from here travel together
@@ -132,9 +134,8 @@ def _run(jobs: Sequence[_Job], up: bool, options: Options, progress: Progress | 
     def move(job: _Job, meter: Meter) -> FileResult:
         if not options.dry_run:
             job.remote.choose(job.size)
-        if up:
-            return put(job.remote, Path(job.source), job.target, options, pace, meter)
-        return get(job.remote, job.source, job.size, Path(job.target), options, pace, meter)
+        trip = Trip(job.remote, options, pace, meter)
+        return put(trip, Path(job.source), job.target) if up else get(trip, job.source, job.size, Path(job.target))
 
     results: dict[_Job, FileResult] = {}
     for folder, batch in _batches(jobs, up) if not options.dry_run else ():
