@@ -168,7 +168,21 @@ def _expanded(a: Norm, s: _Steps, g: Values, along: Values) -> tuple[Values, NDA
 @_NO_WARNING
 def backward(a: Norm, g: Values) -> dict[str, Result]:
     """dx [r, n], dweight [n], and with a bias dbias [n], for the upstream gradient g [r, n]."""
-    s, (rows, n) = _steps(a, saved=True), a.x.shape
+    s = _steps(a, saved=True)
+    found = {"dx": _dx(a, s, g), "dweight": _dweight(a, s, g)}
+    if a.bias is not None:
+        db = g.sum(axis=0)
+        db_error = _walk(a, len(g), norm(g, 0)[0], db)
+        found["dbias"] = Result(db, db_error, lambda: _summed(a, Reach.exactly(g), 0, db, db_error))
+    return found
+
+
+def _summed(a: Norm, terms: Reach, axis: int, values: Values, error: Values) -> Reach:
+    return terms.total(axis).in_sums(a.largest).narrowed(values, error)
+
+
+def _dx(a: Norm, s: _Steps, g: Values) -> Result:
+    rows, n = a.x.shape
     q = g * a.weight
     q_error, h_error = a.stored(q), s.error + a.stored(s.h)
 
@@ -191,31 +205,30 @@ def backward(a: Norm, g: Values) -> dict[str, Result]:
     # Inf − Inf of the formula: another order of its steps gives Inf, and where no operand is Inf, the exact dx may be any number
     finite = (np.isfinite(a.x) & np.isfinite(g) & np.isfinite(a.weight)).all(axis=1, keepdims=True)
     given = np.isnan(a.x).any(axis=1, keepdims=True) | np.isnan(q).any(axis=1, keepdims=True)
-    open_dx = (np.isnan(dx) & ~given) | (np.isinf(dx) & ~np.isfinite(inner) & finite)
-    terms = g * s.h
-    spread = np.hypot(np.hypot(norm(g * h_error, 0), norm(a.stored(terms), 0)) / math.sqrt(3), norm(s.relative * terms, 0))
-    dw = terms.sum(axis=0)
-    dw_error = LAMBDA * spread[0] + _walk(a, rows, norm(terms, 0)[0], dw) + np.where(s.beyond, np.abs(terms), 0.0).sum(axis=0)
-    sign_open = np.isinf(g) & (np.abs(s.h) <= s.error)  # Inf times what is 0 but for its error
-    open_dw = np.isnan(dw) & sign_open.any(axis=0) & ~np.isnan(np.where(sign_open, 0.0, terms).sum(axis=0))
-    upstream, h_reach = Reach.exactly(g), s.h_reach.stored(a.format)
+    undetermined = (np.isnan(dx) & ~given) | (np.isinf(dx) & ~np.isfinite(inner) & finite)
 
-    def sums(terms: Reach, axis: int, values: Values, error: Values) -> Reach:
-        return terms.total(axis).in_sums(a.largest).narrowed(values, error)
-
-    def dx_reach() -> Reach:
+    @_NO_WARNING
+    def reach() -> Reach:
+        upstream, h_reach = Reach.exactly(g), s.h_reach.stored(a.format)
         q_reach, one = (upstream * Reach.exactly(a.weight)).stored(a.format), Reach.exactly(np.full((1, 1), 1.0 / n))
-        along_reach = sums(q_reach * h_reach, 1, n * along, n * along_error) * one
-        level_reach = sums(q_reach, 1, n * level, n * level_error) * one if a.centred else Reach.exactly(np.zeros((1, 1)))
+        along_reach = _summed(a, q_reach * h_reach, 1, n * along, n * along_error) * one
+        level_reach = _summed(a, q_reach, 1, n * level, n * level_error) * one if a.centred else Reach.exactly(np.zeros((1, 1)))
         found = (q_reach + -level_reach + -(h_reach * along_reach)).narrowed(inner, inner_error).stored(a.format) * s.scale_reach
         return Reach(np.where(overflows, -np.inf, found.low), np.where(overflows, np.inf, found.high), found.nan | overflows)
 
-    found = {
-        "dx": Result(dx, dx_error, dx_reach, open_dx),
-        "dweight": Result(dw, dw_error, lambda: sums((upstream * h_reach).stored(a.format), 0, dw, dw_error), open_dw[None, :]),
-    }
-    if a.bias is not None:
-        db = g.sum(axis=0)
-        db_error = _walk(a, rows, norm(g, 0)[0], db)
-        found["dbias"] = Result(db, db_error, lambda: sums(upstream, 0, db, db_error))
-    return found
+    return Result(dx, dx_error, reach, undetermined)
+
+
+def _dweight(a: Norm, s: _Steps, g: Values) -> Result:
+    terms, h_error = g * s.h, s.error + a.stored(s.h)
+    spread = np.hypot(np.hypot(norm(g * h_error, 0), norm(a.stored(terms), 0)) / math.sqrt(3), norm(s.relative * terms, 0))
+    dw = terms.sum(axis=0)
+    dw_error = LAMBDA * spread[0] + _walk(a, len(g), norm(terms, 0)[0], dw) + np.where(s.beyond, np.abs(terms), 0.0).sum(axis=0)
+    sign_open = np.isinf(g) & (np.abs(s.h) <= s.error)  # Inf times what is 0 but for its error
+    undetermined = np.isnan(dw) & sign_open.any(axis=0) & ~np.isnan(np.where(sign_open, 0.0, terms).sum(axis=0))
+
+    @_NO_WARNING
+    def reach() -> Reach:
+        return _summed(a, (Reach.exactly(g) * s.h_reach.stored(a.format)).stored(a.format), 0, dw, dw_error)
+
+    return Result(dw, dw_error, reach, undetermined[None, :])
