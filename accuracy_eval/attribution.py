@@ -14,7 +14,7 @@ from typing import Any
 from accuracy_eval.apart import Distance
 from accuracy_eval.diagnose import Context, structural
 from accuracy_eval.formats import get_format
-from accuracy_eval.messages import LINES, MISMATCHES, deciding_gate, index_of, index_text, kept_contract, number
+from accuracy_eval.messages import MISMATCHES, OF_MANY, deciding_gate, index_of, index_text, kept_contract, number
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.ops.spec import Output
 from accuracy_eval.records import Attribution, Diagnosis, GateResult, Pair, Side, Sketch, Verdict, WorstElement
@@ -32,7 +32,7 @@ def reported(m: Measured) -> dict[str, Any]:
 def worst_elements(m: Measured, gates: Sequence[GateResult]) -> tuple[WorstElement, ...]:
     """The elements of largest error, before them the one at which the deciding gate was broken."""
     gate = deciding_gate(gates)
-    if gate is None or gate.passed is not False or gate.metric in LINES:
+    if gate is None or gate.passed is not False or gate.metric in OF_MANY:
         return m.worst
     index = index_of(gate.metric, m.metrics)
     if gate.metric in MISMATCHES:  # a code that is right is within half a unit of the last place, so those that are not lead by ulp

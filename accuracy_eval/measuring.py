@@ -60,7 +60,7 @@ class Found:
     """What measuring left of one side.
 
     truth, rounded  a measurement per variant against the truth, and against the truth rounded to the format
-    total       total error per variant: metrics.total; empty where nothing was quantised
+    total       per variant its total error (metrics.total, where anything was quantised) and what many elements share (Reference.shared)
     expected    expected rows, codes if `coded`, else float64 values; budget: what each element may be off by. None where there were too
                 many to keep
     resolution  what the gates would have failed: claims.Claims
@@ -179,6 +179,8 @@ class _SideMeters:
         self.truth = [against_truth() for _ in side.variants]
         self.rounded = [_between_codes(shape, fmt, tolerances) for _ in side.variants] if rounded else []
         self._total = [TotalMeter(rows_and_columns(shape)[0], fmt) for _ in side.variants]
+        of_whole = reference.shared or (lambda codes: {})
+        self._shared = [of_whole(rows(0, rows_and_columns(shape)[0])) for rows in side.variants]
         self._exempt = 0
 
     def update(self, codes: Sequence[Codes], panel: Panel, rounded: NDArray[Any], source: Panel | None) -> None:
@@ -203,7 +205,7 @@ class _SideMeters:
         return Found(
             truth,
             tuple(m.result() for m in self.rounded) or truth,
-            tuple(t.result() if reference.unquantised else {} for t in self._total),
+            tuple({**(t.result() if reference.unquantised else {}), **m} for t, m in zip(self._total, self._shared, strict=True)),
             seen.expected, seen.resolution, reference.kind == "codes", seen.budget,
             (self._exempt, reference.exempt.why if reference.exempt else ""),
             seen.unbounded, seen.trivial, reference.problem,

@@ -18,7 +18,10 @@ from accuracy_eval.records import ERRORS, Attribution, Diagnosis, GateResult, Pa
 REFERENCE = "reference"  # what a side is judged by, where a dump's label would stand
 USUAL_CANDIDATES = ("", "default")  # not named: the framework's own choice
 COMPARISON_WORDS = {"<=": "must be at most", "<": "must be under", ">=": "must be at least", ">": "must be over", "==": "must be"}
-LINES = {"row_budget": "row", "col_budget": "column", "tile_budget": "128×128 tile"}  # metrics of many elements
+# metrics of many elements: of lines and tiles, of a head of attention
+LINES = {"row_budget": "row", "col_budget": "column", "tile_budget": "128×128 tile"}
+FACTORS = {"values_factor": "factor of V", "scores_factor": "factor of the scores"}
+OF_MANY = frozenset({*LINES, *FACTORS})
 # the worst element is an example of these
 LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max")
 MISMATCHES = ("mismatch_count", "value_mismatch_count")  # and the worst element with other codes of these
@@ -111,7 +114,7 @@ def failed_gates(gates: Sequence[GateResult]) -> list[GateResult]:
     """The gates that were broken, furthest beyond the limit first (a limit of 0 has no margin and comes before all); those on many
     elements come last, since a single one is easier to look at."""
     broken = (g for g in gates if g.passed is False)
-    return sorted(broken, key=lambda g: (g.metric in LINES, -math.inf if g.margin is None else g.margin))
+    return sorted(broken, key=lambda g: (g.metric in OF_MANY, -math.inf if g.margin is None else g.margin))
 
 
 def deciding_gate(gates: Sequence[GateResult]) -> GateResult | None:
@@ -147,6 +150,9 @@ def gate_clause(gate: GateResult, contract: str = "", place: WorstElement | Sequ
     elif gate.metric in LINES:
         where = "" if index is None else f" {index_text(index) if len(index) > 1 else index[0]}"
         text = f"{LINES[gate.metric]}{where} uses {value} × its typical budget, {must} {limit}"
+    elif gate.metric in FACTORS:
+        where = "" if index is None else f" in head {index_text(index)}"
+        text = f"the {FACTORS[gate.metric]}{where} is off by {value} × what the contract allows, {must} {limit}"
     else:
         text = f"{visible(gate.metric)} {value}{at}, {must} {limit}"
     if gate.error and gate.metric != "budget_max":
@@ -163,7 +169,7 @@ def place_of(gate: GateResult | None, metrics: Mapping[str, Any], worst: Sequenc
         return next((e for e in worst if e.expected_code != e.actual_code), None)
     if index is None:
         return worst[0] if worst and gate.metric in LOCATED else None
-    return index if gate.metric in LINES else next((e for e in worst if e.index == index), index)
+    return index if gate.metric in OF_MANY else next((e for e in worst if e.index == index), index)
 
 
 def broken_element(side: Side) -> WorstElement | None:

@@ -11,6 +11,7 @@ from support_ops import Known, codes_of
 
 from accuracy_eval.cases import make_case
 from accuracy_eval.cpu_ref.attention import Attention, Narrow, forward
+from accuracy_eval.cpu_ref.attention_factors import factors
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode
 from accuracy_eval.gates import load_profile
@@ -41,11 +42,23 @@ def operands(inputs):
         yield codes * scale.reshape(scale.shape + (1,) * (4 - scale.ndim)) if scale.ndim else codes * scale
 
 
-def kernel(case, q, k, v, *, block, encoding="ocp", p_scale=1.0, eight_bits=True, sum_of_rounded=False, late_rescale=True):
+def truncated_sums(a, b):
+    """a·b in 14 bits: 32 products at a time, running sums and products cut at 2^-13 of the larger."""
+    total = np.zeros((*a.shape[:3], b.shape[3]))
+    for first in range(0, a.shape[3], 32):
+        part = a[..., first : first + 32] @ b[:, :, first : first + 32]
+        unit = np.exp2(np.floor(np.log2(np.maximum(np.maximum(np.abs(total), np.abs(part)), 1e-30))) - 13)
+        total = np.trunc(np.trunc(total / unit) + np.trunc(part / unit)) * unit
+    return total.astype(np.float32)
+
+
+def kernel(
+    case, q, k, v, *, block, encoding="ocp", p_scale=1.0, eight_bits=True, sum_of_rounded=False, late_rescale=True, product=np.matmul
+):
     """What a fused kernel does: blocks of keys, a running maximum, weights in 8 bits relative to it."""
     options, dtype = dict(case.options), EIGHT_BITS[encoding]
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
-    s = (q @ k.swapaxes(2, 3)).astype(np.float32) * np.float32(scale_of(case))
+    s = product(q, k.swapaxes(2, 3)).astype(np.float32) * np.float32(scale_of(case))
     i, j = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])[None, :]
     if options.get("causal") or options.get("window"):
         s = np.where((j <= i) & (j > i - options.get("window", 10**6)), s, -np.inf)
@@ -58,7 +71,7 @@ def kernel(case, q, k, v, *, block, encoding="ocp", p_scale=1.0, eight_bits=True
             kept = np.where(found == -np.inf, 0, np.exp(top - found)) if late_rescale else 1.0
             w = np.where(part == -np.inf, 0, np.exp(part - found))
         rounded = (w * p_scale).astype(dtype).astype(np.float32) / p_scale if eight_bits else w
-        out = out * kept + rounded @ v[:, :, first : first + block].astype(np.float32)
+        out = out * kept + product(rounded, v[:, :, first : first + block].astype(np.float32))
         total = total * kept + (rounded if sum_of_rounded else w).sum(axis=3, keepdims=True)
         top = found
     return out / total, (top + np.log(total))[..., 0]
@@ -165,6 +178,51 @@ def test_the_scale_of_another_operand_or_head_fails(scales, input_class):
     if scales == "head":
         faults |= {f"{n} of another head": {n: own[n][:, ::-1]} for n in "qkv"}
     assert {n for n, used in faults.items() if out(**used) is not Verdict.FAIL} == set()
+
+
+@every("options", [*FORMS[:2], {"causal": True}, {"window": 16}, {"scales": "head", "p_scale": 100.3}], ids=str)
+def test_a_factor_that_a_head_shares_is_told_from_roundings(options):
+    """Twice what blocks of any length, sums of rounded weights, 14-bit sums and a p_scale that is rounded itself come to is allowed."""
+    for input_class in ("normal", "uniform", "relu", "outlier", "cancellation"):
+        k = known(input_class=input_class, **options)
+        q, key, v = operands(k.inputs)
+
+        def judged(q, v, key=key, k=k, factor=1.0, **how):
+            return k.judged("out", factor * kernel(k.case, q, key, v, p_scale=options.get("p_scale", 1.0), **how)[0])
+
+        for how in ({"block": 16}, {"block": 64, "sum_of_rounded": True}, {"block": 128, "product": truncated_sums}):
+            side = judged(q, v, **how)
+            assert side.verdict is Verdict.PASS
+            assert max(side.metrics["values_factor"], side.metrics["scores_factor"]) < 0.6
+        if options.get("p_scale") == 100.3:  # 104 in 8 bits: weights of 1 are 3.7 % larger
+            continue
+        if input_class in ("normal", "uniform", "relu"):
+            side = judged(q, v, factor=np.array([1, 1.02, 1, 1])[:, None, None], block=64)
+            assert "head-values" in [g.gate for g in side.gates if g.passed is False]
+            assert side.metrics["values_factor_index"] == [0, 1]
+            assert side.diagnoses == ()
+        if input_class == "normal":
+            side = judged(q * 1.03, v, block=64)
+            assert "head-scores" in [g.gate for g in side.gates if g.passed is False]
+
+
+def test_a_factor_may_be_eight_deviations_of_independent_roundings():
+    """Of 256 keys of weights between 1/2 and 1, each but the largest off by up to half a step of e4m3 there, 2^-5."""
+    rng = np.random.default_rng(0)
+    s, t, d = 32, 256, 16
+    q, k, v = rng.uniform(0, 1, (1, 1, s, 1)), rng.uniform(-np.log(2), 0, (1, 1, t, 1)), rng.normal(0, 1, (1, 1, t, d))
+    q[:] = 1.0
+    problem = Attention(q, k, v, 1.0, False, 0, "float32", narrow=Narrow("float8_e4m3fn", 1.0, 2.0**-23, 4))
+    exact = forward(problem)["out"].values
+    allowed = 0.02 / factors(problem, 1.02 * exact, "float32")["values"].use
+    weights = np.exp(k[0, 0, :, 0])
+    largest = weights == weights.max()
+    fits = []
+    for _ in range(400):
+        drawn = weights + np.where(largest, 0, rng.uniform(-(2.0**-5), 2.0**-5, (s, t)))
+        moved = drawn @ v[0, 0] / weights.sum()
+        fits.append(np.vdot(moved, exact[0, 0]) / np.vdot(exact, exact) - 1)
+    assert 8 * np.std(fits) < allowed < 18 * np.std(fits)  # every weight may lie at the bottom of its binade, and smooth ones gain 2^-8
 
 
 def test_the_limit_of_lines_is_twice_the_error_of_an_emulation():

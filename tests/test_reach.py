@@ -9,7 +9,7 @@ import support_judging
 
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import make_case
-from accuracy_eval.cpu_ref.attention import Attention, _Head
+from accuracy_eval.cpu_ref.attention import Attention, Head
 from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
@@ -294,7 +294,7 @@ def test_bounds_of_p_hold_for_every_score_within_its_error():
     rng = np.random.default_rng(3)
     _, given = heads(rng.standard_normal((6, 4)) * 3e4, rng.standard_normal((9, 4)) * 3e3, rng.standard_normal((9, 4)), "float32")
     q, k, v = (decode(given[n].codes, "float32") for n in "qkv")
-    head = _Head(Attention(q, k, v, 1.0, False, 0, "float32"), 0, 0)
+    head = Head(Attention(q, k, v, 1.0, False, 0, "float32"), 0, 0)
     assert head.coarse.all()
     low, high = head._moved(stored_log=False)
     scores = q[0, 0] @ k[0, 0].T

@@ -168,7 +168,7 @@ def query_of(a: Attention, batch: int, head: int, query: int) -> Query:
     """What one query sees, and its results."""
     keys, visible = a.k.shape[2], a.visible()
     seen = np.ones((1, keys), np.bool_) if visible is None else visible[query : query + 1]
-    found = _Head(replace(a, q=a.q[:, :, query : query + 1], mask=seen), batch, head)
+    found = Head(replace(a, q=a.q[:, :, query : query + 1], mask=seen), batch, head)
     p, shared = found.p[0], head * a.k.shape[1] // a.q.shape[1]
     line = {n: Result(r.values[0], r.budget[0], r.reach) for n, r in (("out", found.out), ("lse", found.lse))}
     return Query(shared, seen[0], a.scale * (a.k[batch, shared] @ a.q[batch, head, query]), p[:keys], float(p[keys:].sum()), line)
@@ -189,17 +189,17 @@ def backward(a: Attention, grad: Values) -> dict[str, Result]:
     return {"dq": dq, **more}
 
 
-def _of_heads(a: Attention, of: Callable[[_Head], dict[str, Result]]) -> list[list[dict[str, Result]]]:
+def _of_heads(a: Attention, of: Callable[[Head], dict[str, Result]]) -> list[list[dict[str, Result]]]:
     """What `of` says of every head, [b][h]. Heads share the cores, one thread each, and nothing but results is kept of them: what they may
     hold instead is asked for seldom, and computed again then."""
 
     @_NO_WARNING
     def found(at: tuple[int, int]) -> dict[str, Result]:
-        return {n: Result(r.values, r.budget, partial(again, at, n), r.typical) for n, r in of(_Head(a, *at)).items()}
+        return {n: Result(r.values, r.budget, partial(again, at, n), r.typical) for n, r in of(Head(a, *at)).items()}
 
     @_NO_WARNING
     def again(at: tuple[int, int], name: str) -> Reach:
-        return of(_Head(a, *at))[name].reach()
+        return of(Head(a, *at))[name].reach()
 
     batches, heads = a.q.shape[:2]
     with one_thread():
@@ -233,7 +233,7 @@ def _sum(a: Attention, parts: list[Result]) -> Result:
     return Result(values, budget + rounded, reach)
 
 
-class _Head:
+class Head:
     """One query head."""
 
     def __init__(self, a: Attention, batch: int, head: int) -> None:

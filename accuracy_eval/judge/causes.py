@@ -12,7 +12,7 @@ from accuracy_eval.gates import Gate
 from accuracy_eval.judge.sides import judge_variants
 from accuracy_eval.judge.subject import Subject
 from accuracy_eval.measuring import Found, SideTensor, measure_sides
-from accuracy_eval.messages import number
+from accuracy_eval.messages import OF_MANY, number
 from accuracy_eval.metrics.aggregates import GATED
 from accuracy_eval.ops.spec import Inputs, Reference, rows_and_columns
 from accuracy_eval.records import Side, Verdict
@@ -48,7 +48,13 @@ def with_cause(side: Side, subject: Subject, e: Evidence) -> Side:
         inputs=e.inputs, contract=e.tensor.contract, encoding="fnuz" if output.format.endswith("fnuz") else "ocp",
     )  # fmt: skip
     of_runs = [d for d in side.diagnoses if d.code in OF_RUNS]
-    return replace(side, diagnoses=(*of_runs, *diagnose(context)), note=side.note or origins(context))
+    found = [d for d in diagnose(context) if d.code != "rounding-only" or not _broken_by_many(side)]
+    return replace(side, diagnoses=(*of_runs, *found), note=side.note or origins(context))
+
+
+def _broken_by_many(side: Side) -> bool:
+    """Whether a limit on many elements is broken: what explains each single one does not explain them all."""
+    return any(g.passed is False and g.metric in OF_MANY for g in side.gates)
 
 
 def with_kept_contract(side: Side, subject: Subject, s: SideTensor, gates: Sequence[Gate], under: Under) -> Side:

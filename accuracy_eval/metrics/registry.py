@@ -119,7 +119,7 @@ METRICS: dict[str, Metric] = {
 }  # fmt: skip
 
 
-# metrics that take more than a tensor and its expectation: the unquantised operands, several outputs of one side, several ranks
+# metrics that take more than a tensor and its expectation: operands, also before they were quantised, several outputs of one side, ranks
 DERIVED: dict[str, Metric] = {
     m.name: m
     for m in (
@@ -135,6 +135,11 @@ DERIVED: dict[str, Metric] = {
                "elements", "lower", COUNT),
         Metric("rank_mismatch_count", "elements that some rank holds otherwise than rank 0, where a collective leaves all of them alike",
                "elements", "lower", COUNT),
+        Metric("values_factor", "largest |f - 1| of a head over what the contract allows, f the factor of V that fits the output best", "",
+               "lower", "0.00"),
+        Metric("values_factor_index", "that head's batch and number", "index", "info", TEXT),
+        Metric("scores_factor", "the same of the factor of the scores", "", "lower", "0.00"),
+        Metric("scores_factor_index", "that head's batch and number", "index", "info", TEXT),
         Metric("saturated_actual", "elements at the largest magnitude their format has", "elements", "info", COUNT),
         Metric("saturated_expected", "elements that a correct quantiser puts there", "elements", "info", COUNT),
     )

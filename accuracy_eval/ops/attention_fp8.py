@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 
 from accuracy_eval.contracts import RZ32, parse_contract
 from accuracy_eval.cpu_ref.attention import Attention, Narrow, forward
-from accuracy_eval.formats import Values, decode, encode, get_format
+from accuracy_eval.cpu_ref.attention_factors import factors
+from accuracy_eval.formats import Codes, Values, decode, encode, get_format
 from accuracy_eval.ops import attention
 from accuracy_eval.ops.attention import LAYOUTS, axes, option, order, references, scale_of, tensor, unorder, visible
 from accuracy_eval.ops.operands import random_codes
@@ -125,8 +127,18 @@ def problem_of(case: Case, inputs: Inputs, contract: str) -> Attention:
 
 
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
-    problem = problem_of(case, inputs, contract)
-    return references(case, _outputs(case, encoding), contract, lambda: forward(problem))
+    problem, (output, *_) = problem_of(case, inputs, contract), _outputs(case, encoding)
+    every = references(case, _outputs(case, encoding), contract, lambda: forward(problem))
+
+    def shared(codes: Codes) -> dict[str, Any]:
+        out = decode(codes, output.format).reshape(output.shape).transpose(order(case.layout))
+        found = factors(problem, out, output.format)
+        uses = {f"{name}_factor": f.use for name, f in found.items()}
+        return uses | {f"{name}_factor_index": list(f.head) for name, f in found.items()}
+
+    # where scales differ along the keys, weights may be multiplied by V's before they are rounded: the largest is no longer p_scale then
+    by_key = _option(case, "scales") == "block"
+    return every if by_key else {**every, output.name: replace(every[output.name], shared=shared)}
 
 
 def _refuse(case: Case) -> str | None:

@@ -119,6 +119,7 @@ class Reference:
     unquantised the result of the operands before they were quantised, float64, in panels of the same rows: what total error is
                 measured against; None where nothing was quantised, or the operands are not known
     source      the product of the unquantised operands, where it is one
+    shared      (codes of the whole 2-D view) -> what many elements have in common, metrics of metrics.registry.DERIVED; None: not known
     """
 
     kind: Literal["values", "codes"]
@@ -132,6 +133,7 @@ class Reference:
     sample: Callable[[], Sample] | None = None
     unquantised: Callable[[], Iterator[Panel]] | None = None
     source: Gemm | None = None
+    shared: Callable[[NDArray[Any]], Mapping[str, Any]] | None = None
 
 
 Inputs = Mapping[str, Coded]
