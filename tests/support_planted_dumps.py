@@ -162,6 +162,11 @@ def _read_early(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
     return encode(e / e.sum(axis=1, keepdims=True), fmt)
 
 
+def _not_transposed(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
+    a, b = (decode(inputs[n].codes, inputs[n].format) for n in "ab")
+    return encode(a @ b, fmt)
+
+
 def _attention(direction: str, **options: Any) -> Case:
     shape = tuple(zip("bhgstd", (1, 4, 2, 32, 32, 32), strict=True))
     return make_case("attention", shape, layout="bshd", format="bfloat16", direction=direction, options=options)
@@ -199,6 +204,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted("scale-rounding-rule", make_case("quantize", (("m", 64), ("n", 512)), format="bfloat16", recipe="mxfp8"), "scale",
             _other_rule),
     Planted("amax-stale", make_case("quantize", (("m", 64), ("n", 512)), format="bfloat16", recipe="block1x128"), "scale", _half_amax),
+    Planted("wrong-layout", make_case("gemm", (("m", 64), ("n", 48), ("k", 64)), layout="tn"), "d", _not_transposed),
     Planted("scale-ignored", _coded("mxfp4", "fp4_e2m1"), "d", _with_scales(lambda a, b: (np.ones_like(a), b))),
     Planted("scale-swapped", _coded("mxfp8", "fp8_e4m3"), "d", _with_scales(lambda a, b: (b, a))),
     Planted("scale-index", _coded("mxfp8", "fp8_e4m3", 96), "d", _with_scales(lambda a, b: (np.roll(a, -1, axis=1), b))),

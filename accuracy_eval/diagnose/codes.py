@@ -81,6 +81,7 @@ _SCALES = ("scale-rounding-rule", "amax-stale")
 _COLLECTIVE = ("lost-rank", "doubled-rank", "rank-order")
 _ATTENTION = ("softmax-scale", "wrong-mask", "keys-missing", "wrong-kv-head")
 _OF_PRODUCT = (
+    "wrong-layout",
     "epilogue-step",
     "wrong-index",
     "scale-ignored",
@@ -162,6 +163,9 @@ CODES: dict[str, Code] = {
         Code("transposed", "cause", "the output is the transpose of what is expected", "rows and columns are exchanged",
              "check the layout of the output and the order of the operands", rule=places.transposed,
              unless=_SCALES),
+        Code("wrong-layout", "cause", "the operands were read in layout {layout}; asked for is {asked}",
+             "an operand is transposed that should not be, or is not that should", "check the transpose flags and leading dimensions",
+             ("layout",), products.wrong_layout, with_=("transposed",)),
         Code("scale-ignored", "cause", "the scale of operand {operand} was not applied", "scales do not reach the result",
              "check that the scale pointer is passed and not 1", ("operand",), products.scale_ignored, with_=("gain",)),
         Code("scale-swapped", "cause", "the scales of a and b were exchanged", "each operand got the other's scales",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from accuracy_eval.cpu_ref.operands import Gemm
+from accuracy_eval.cpu_ref.operands import LAYOUTS, Gemm
 from accuracy_eval.diagnose.sampling import Indices, Sample
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Format, Values, get_format
@@ -40,6 +40,22 @@ def simple_hypotheses(s: Sample) -> Iterator[Hypothesis]:
     if lost is not None:
         k, prediction = lost
         yield Hypothesis("lost-k", {"k": k}, {"total": str(s.problem.k)}, prediction)
+
+
+def layouts(s: Sample) -> Iterator[Hypothesis]:
+    """Operands read in another layout than the call's, where their shapes allow it."""
+    p = s.problem
+    if p.a_scale is not None or p.b_scale is not None:
+        return
+    for layout in LAYOUTS:
+        if layout == p.layout:
+            continue
+        try:
+            other = replace(p, layout=layout)
+        except UsageError:  # another contraction
+            continue
+        if (other.m, other.n) == (p.m, p.n):
+            yield Hypothesis("wrong-layout", {"layout": layout}, {"asked": p.layout}, s.of(other.a_rows(s.rows), other.b_columns(s.cols)))
 
 
 def _unscaled(s: Sample) -> tuple[Gemm, Values, Values]:

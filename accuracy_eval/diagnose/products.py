@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
 from accuracy_eval.diagnose.coded import lost_places, misplaced_scales
 from accuracy_eval.diagnose.context import Finding, Look
-from accuracy_eval.diagnose.hypotheses import Hypothesis, narrow_sums, overread, simple_hypotheses
+from accuracy_eval.diagnose.hypotheses import Hypothesis, layouts, narrow_sums, overread, simple_hypotheses
 from accuracy_eval.diagnose.sampling import Sample, sample
 
 REST = 0.01  # of the error's energy may remain unexplained
@@ -28,7 +29,8 @@ def explanations(look: Look) -> list[Hypothesis]:
     s = sample(look)
     if s is None:
         return []
-    found = _fitting(s, simple_hypotheses(s))
+    forward = look.context.op == "gemm" and look.context.direction != "bwd"
+    found = _fitting(s, chain(simple_hypotheses(s), layouts(s) if forward else ()))
     if not found:  # what no other explains: many hypotheses, or such that do not predict every element
         found = [f for h in overread(s) for f in _fitting_in_part(s, h)] or _fitting(s, narrow_sums(s))
     found.sort(key=lambda f: f[0])
@@ -91,6 +93,10 @@ def tf32_like(look: Look) -> Finding | None:
 
 def bf16_inputs_like(look: Look) -> Finding | None:
     return _named(look, "bf16-inputs-like")
+
+
+def wrong_layout(look: Look) -> Finding | None:
+    return _named(look, "wrong-layout")
 
 
 def k_tail_missing(look: Look) -> Finding | None:
