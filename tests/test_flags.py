@@ -14,7 +14,8 @@ import torch
 from support_fake_torch import fake_torch
 
 from accuracy_eval.backends import flags, fp32
-from accuracy_eval.backends.flags import SWITCHES, case_flags, read_flags
+from accuracy_eval.backends.flags import case_flags
+from accuracy_eval.backends.switches import SWITCHES, Switch, read_flags
 from accuracy_eval.errors import AccuracyEvalError, UnsupportedCase, UsageError
 
 GET, SET = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
@@ -341,7 +342,7 @@ def test_a_release_before_2_9_stores_no_precision_per_operation() -> None:
 
 
 def test_a_switch_that_cannot_be_put_back_is_an_error_and_the_others_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    stuck = flags.Switch("cudnn.benchmark", lambda t: t.backends.cudnn.benchmark, _only_off, "1.0", "sticks")
+    stuck = Switch("cudnn.benchmark", lambda t: t.backends.cudnn.benchmark, _only_off, "1.0", "sticks")
     monkeypatch.setitem(SWITCHES, "cudnn.benchmark", stuck)
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.deterministic = True
@@ -352,7 +353,7 @@ def test_a_switch_that_cannot_be_put_back_is_an_error_and_the_others_are_put_bac
 
 
 def test_a_failed_restoration_is_noted_on_the_exception_that_climbs(monkeypatch: pytest.MonkeyPatch) -> None:
-    stuck = flags.Switch("cudnn.benchmark", lambda t: t.backends.cudnn.benchmark, _only_off, "1.0", "sticks")
+    stuck = Switch("cudnn.benchmark", lambda t: t.backends.cudnn.benchmark, _only_off, "1.0", "sticks")
     monkeypatch.setitem(SWITCHES, "cudnn.benchmark", stuck)
     torch.backends.cudnn.benchmark = True
     with pytest.raises(ZeroDivisionError) as caught, case_flags(torch, tf32=False):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from accuracy_eval.backends.flags import reason
+from accuracy_eval.backends.switches import reason
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from accuracy_eval.backends import driver, flags, host, libraries, parts
+from accuracy_eval.backends import driver, host, libraries, parts, switches
 from accuracy_eval.backends.parts import Vendor, unit_of
 from accuracy_eval.version import __version__
 
@@ -248,8 +248,8 @@ def _torch_cpu(w: Host) -> dict[str, Any]:
 
 def _torch_flags(w: Host) -> dict[str, Any]:
     """The process's own settings, for the record: cases set theirs."""
-    read = flags.read_flags(w.torch)
-    return {f"flag.{name}": value for name, value in read.items() if name in flags.SWITCHES and value is not None}
+    read = switches.read_flags(w.torch)
+    return {f"flag.{name}": value for name, value in read.items() if name in switches.SWITCHES and value is not None}
 
 
 def _prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -332,7 +332,7 @@ def detect(
                 warnings.simplefilter("ignore")
                 found = collector.collect(where)
         except Exception as error:  # noqa: BLE001 - any field may be missing on any machine; the record is written all the same
-            unavailable[collector.fields[0].rstrip(".")] = flags.reason(error)
+            unavailable[collector.fields[0].rstrip(".")] = switches.reason(error)
             continue
         prefixes = tuple(name for name in collector.fields if name.endswith("."))
         for name, value in found.items():
