@@ -215,6 +215,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted("wrong-mask", _attention("fwd", causal=True), "out", _attended(32**-0.5, 1, 32, [0, 0, 1, 1])),
     Planted("keys-missing", _attention("fwd", scale=0.25), "out", _attended(0.25, 32, 24, [0, 0, 1, 1])),
     Planted("wrong-kv-head", _attention("fwd", scale=0.125), "out", _attended(0.125, 32, 32, [0, 1, 0, 1])),
+    Planted("wrong-sink", _attention("fwd", sink=True), "out", _attended(32**-0.5, 32, 32, [0, 0, 1, 1])),
     Planted("misaligned-read", make_case("softmax", (("m", 24), ("n", 96)), format="float16", input_class="misaligned"), "result",
             _read_early),
     Planted("flush-to-zero", _cast("float32", "float16", "wide"), "y", _flushed),

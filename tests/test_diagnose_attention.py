@@ -10,7 +10,7 @@ from accuracy_eval.inputs import INPUT_CLASSES
 from accuracy_eval.records import Verdict
 
 every = pytest.mark.parametrize
-CODES = {"softmax-scale", "wrong-mask", "keys-missing", "wrong-kv-head"}
+CODES = {"softmax-scale", "wrong-mask", "keys-missing", "wrong-kv-head", "wrong-sink"}
 LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (1, 2, 0, 3)}  # where b, h, s, d lie; each is its own inverse but the last
 BACK = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (2, 0, 1, 3)}
 
@@ -192,15 +192,26 @@ def test_other_faults_are_not_taken_for_these(fmt, options):
         assert not CODES & set(codes_of(side)), what
 
 
-@every("options", [{"sink": True}, {"sink": True, "causal": True}])
-def test_a_sink_stays_where_it_is_while_a_cause_is_looked_for(options):
-    k = Known("attention", (1, 4, 2, 40, 40, 32), format="bfloat16", layout="bhsd", options=options)
+SINKS = {
+    None: (32**-0.5, lambda s: s),
+    "softmax-scale": (1 / 32, lambda s: s),
+    "a head's sink has no part in the softmax": (32**-0.5, lambda s: s - np.inf),
+    "a head's sink is scaled as scores are": (32**-0.5, lambda s: s * 32**-0.5),
+}
+
+
+@every("causal", [False, True])
+@every("fmt", FORMATS)
+def test_a_sink_that_is_left_out_or_scaled_is_named_and_else_stays_where_it_is(causal, fmt):
+    k = Known("attention", (1, 4, 2, 40, 40, 32), format=fmt, layout="bhsd", options={"sink": True, "causal": causal, "lse": True})
     q, key, v = (np.repeat(k.values[n], 1 if n == "q" else 2, axis=1) for n in "qkv")
-    seen = np.tril(np.ones((40, 40), bool)) if "causal" in options else np.ones((40, 40), bool)
-    for scale, code in ((32**-0.5, []), (1 / 32, ["softmax-scale"])):
+    seen = np.tril(np.ones((40, 40), bool)) if causal else np.ones((40, 40), bool)
+    for said, (scale, change) in SINKS.items():
         e = np.where(seen, np.exp(scale * q @ key.swapaxes(2, 3)), 0.0)
-        out = e @ v / (e.sum(-1, keepdims=True) + np.exp(k.values["sink"])[None, :, None, None])
-        assert [x for x in codes_of(k.judged("out", out)) if x in CODES] == code
+        total = e.sum(-1, keepdims=True) + np.exp(change(k.values["sink"]))[None, :, None, None]
+        for name, value in (("out", e @ v / total), ("lse", np.log(total)[..., 0])):
+            found = [d for d in k.judged(name, value).diagnoses if d.code in CODES]
+            assert [d.sentence if d.code == "wrong-sink" else d.code for d in found] == ([said] if said else []), (name, said)
 
 
 @every("scales", ["tensor", "head", "block"])

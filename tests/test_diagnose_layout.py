@@ -48,3 +48,11 @@ def test_check_names_the_layout_of_square_arrays():
     assert [d.code for d in found.diagnoses] == ["wrong-layout"]
     assert "cause wrong-layout: the operands were read in layout nt; asked for is nn" in found.message
     assert ae.check(a @ b.T, op="gemm", layout="nt", inputs={"a": a, "b": b}).passed
+
+
+def test_no_layout_is_named_where_a_symmetric_operand_leaves_two():
+    rng = np.random.default_rng(4)
+    a, b = (rng.standard_normal((32, 32)).astype(np.float32) for _ in range(2))
+    a = a + a.T
+    found = ae.check(a @ b.T, op="gemm", inputs={"a": a, "b": b})
+    assert (found.verdict, [d.code for d in found.diagnoses]) == ("FAIL", [])

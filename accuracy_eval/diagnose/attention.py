@@ -44,12 +44,14 @@ class Change:
 
     keys    how many there are at most
     shared  the head of K and V that each query head takes
+    sink    the factor of sinks, None where they have no part
     """
 
     scale: float
     span: Span
     keys: int
     shared: tuple[int, ...]
+    sink: float | None = 1.0
     code: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
@@ -78,6 +80,10 @@ def wrong_kv_head(look: Look) -> Finding | None:
     return _named(look, "wrong-kv-head")
 
 
+def wrong_sink(look: Look) -> Finding | None:
+    return _named(look, "wrong-sink")
+
+
 def _named(look: Look, code: str) -> Finding | None:
     if look.attention is None:
         look.attention = (_explanation(look),)
@@ -99,7 +105,9 @@ def _explanation(look: Look) -> Change | None:
     energy, rounding = s.errors(asked)
     if not energy > CLEAR * rounding:
         return None
-    found = [change for change in _changes(asked, c.case) if s.error(change) <= REST * energy + 2 * rounding]
+    found = [
+        change for change in _changes(asked, c.case, sinks=s.problem.sink is not None) if s.error(change) <= REST * energy + 2 * rounding
+    ]
     return found[0] if len(found) == 1 else None
 
 
@@ -109,7 +117,7 @@ def _asked(problem: Attention) -> Change:
     return Change(problem.scale, span, problem.k.shape[2], tuple(h * groups // heads for h in range(heads)))
 
 
-def _changes(asked: Change, case: Case) -> Iterator[Change]:
+def _changes(asked: Change, case: Case, *, sinks: bool) -> Iterator[Change]:
     for value, what in _scales(asked.scale, case.dims["d"]).items():
         words = {"what": what, "asked": number(asked.scale)}
         yield replace(asked, scale=value, code="softmax-scale", evidence={"value": value}, words=words)
@@ -123,6 +131,9 @@ def _changes(asked: Change, case: Case) -> Iterator[Change]:
     for shared, how in _sharings(len(asked.shared), case.dims["g"]).items():
         if shared != asked.shared:
             yield replace(asked, shared=shared, code="wrong-kv-head", evidence={"how": how})
+
+    for factor, how in ((None, "has no part in the softmax"), (asked.scale, "is scaled as scores are")) if sinks else ():
+        yield replace(asked, sink=factor, code="wrong-sink", evidence={"how": how})
 
 
 def _scales(scale: float, d: int) -> dict[float, str]:
@@ -242,20 +253,21 @@ class Sample:
         keys = self.problem.k.shape[2]
         if self.output in BY_QUERY:
             seen = change.seen(part.places, keys)
-            found = self._computed(part.batch, [part.head], change.shared[part.head], part.places, change.scale, seen)
+            found = self._computed(part.batch, [part.head], change.shared[part.head], part.places, change, seen)
             known: Flags = np.any(seen, axis=1)
             return found.values[0, 0], found.budget[0, 0], known
         heads, queries = [h for h, g in enumerate(change.shared) if g == part.head], np.arange(self.problem.q.shape[2])
         if not heads:
             return None
-        found = self._computed(part.batch, heads, part.head, queries, change.scale, change.seen(queries, keys))
+        found = self._computed(part.batch, heads, part.head, queries, change, change.seen(queries, keys))
         return found.values[0, 0, part.places], found.budget[0, 0, part.places], np.ones(len(part.places), np.bool_)
 
-    def _computed(self, batch: int, heads: list[int], shared: int, queries: Indices, scale: float, seen: Flags) -> Result:
+    def _computed(self, batch: int, heads: list[int], shared: int, queries: Indices, change: Change, seen: Flags) -> Result:
         """The output [1, 1, …] of these heads and queries of a batch, which take one head of K and V."""
         p, few = self.problem, np.ix_(np.array([batch]), np.array(heads), queries)
         k, v = (x[batch : batch + 1, shared : shared + 1] for x in (p.k, p.v))
-        part = replace(p, q=p.q[few], k=k, v=v, scale=scale, sink=None if p.sink is None else p.sink[heads], mask=seen)
+        sink = None if p.sink is None or change.sink is None else change.sink * p.sink[heads]
+        part = replace(p, q=p.q[few], k=k, v=v, scale=change.scale, sink=sink, mask=seen)
         return (forward(part) if self.grad is None else backward(part, self.grad[few]))[self.output]
 
     def error(self, change: Change) -> float:

@@ -79,7 +79,7 @@ _OUT = ("empty", "all-zero", "constant")  # after these nothing about the output
 _NARROW = ("result-rounded", "tf32-like", "bf16-inputs-like", "reduced-partials", "accumulator-rounded", "flush-to-zero")
 _SCALES = ("scale-rounding-rule", "amax-stale")
 _COLLECTIVE = ("lost-rank", "doubled-rank", "rank-order")
-_ATTENTION = ("softmax-scale", "wrong-mask", "keys-missing", "wrong-kv-head")
+_ATTENTION = ("softmax-scale", "wrong-mask", "keys-missing", "wrong-kv-head", "wrong-sink")
 _OF_PRODUCT = (
     "wrong-layout",
     "epilogue-step",
@@ -200,6 +200,8 @@ CODES: dict[str, Code] = {
              "check the handling of a length that is no multiple of the block of keys", ("from_key",), attention.keys_missing),
         Code("wrong-kv-head", "cause", "K and V are those of other heads: {how}", "query heads take K and V of other heads",
              "check how query heads are dealt to heads of K and V: h // (h/g)", ("how",), attention.wrong_kv_head),
+        Code("wrong-sink", "cause", "a head's sink {how}", "the sinks of an attention are left out, or scaled",
+             "check that the sink joins the denominator as it is, and no value", ("how",), attention.wrong_sink),
         Code("misaligned-read", "cause", "operands were read {elements} elements before they begin: an address was rounded down",
              "a kernel takes an operand off alignment for one on a boundary", "copy such views before the call, or refuse them",
              ("elements",), alignment.misaligned_read, ("k-tail-missing", "lost-k")),

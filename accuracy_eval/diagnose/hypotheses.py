@@ -43,19 +43,21 @@ def simple_hypotheses(s: Sample) -> Iterator[Hypothesis]:
 
 
 def layouts(s: Sample) -> Iterator[Hypothesis]:
-    """Operands read in another layout than the call's, where their shapes allow it."""
+    """Operands read in another layout than the call's, where their shapes allow it; none where two layouts give the same (A = Aᵀ)."""
     p = s.problem
     if p.a_scale is not None or p.b_scale is not None:
         return
+    found: dict[str, Values] = {}
     for layout in LAYOUTS:
-        if layout == p.layout:
-            continue
         try:
             other = replace(p, layout=layout)
         except UsageError:  # another contraction
             continue
-        if (other.m, other.n) == (p.m, p.n):
-            yield Hypothesis("wrong-layout", {"layout": layout}, {"asked": p.layout}, s.of(other.a_rows(s.rows), other.b_columns(s.cols)))
+        if layout != p.layout and (other.m, other.n) == (p.m, p.n):
+            found[layout] = s.of(other.a_rows(s.rows), other.b_columns(s.cols))
+    for layout, prediction in found.items():
+        if not any(np.array_equal(prediction, x) for name, x in found.items() if name != layout):
+            yield Hypothesis("wrong-layout", {"layout": layout}, {"asked": p.layout}, prediction)
 
 
 def _unscaled(s: Sample) -> tuple[Gemm, Values, Values]:
