@@ -105,9 +105,8 @@ def _explanation(look: Look) -> Change | None:
     energy, rounding = s.errors(asked)
     if not energy > CLEAR * rounding:
         return None
-    found = [
-        change for change in _changes(asked, c.case, sinks=s.problem.sink is not None) if s.error(change) <= REST * energy + 2 * rounding
-    ]
+    changes = _changes(asked, c.case, sinks=s.problem.sink is not None)
+    found = [change for change in changes if s.error(change) <= REST * energy + 2 * rounding]
     return found[0] if len(found) == 1 else None
 
 
@@ -122,16 +121,13 @@ def _changes(asked: Change, case: Case, *, sinks: bool) -> Iterator[Change]:
         words = {"what": what, "asked": number(asked.scale)}
         yield replace(asked, scale=value, code="softmax-scale", evidence={"value": value}, words=words)
     for span in _spans(asked.span, case.dims["t"] - case.dims["s"]):
-        if span == asked.span or (span[0] is not None and span[1] is not None and span[0] + span[1] < 0):
-            continue
-        evidence = {"mask": _span_text(span)}
-        yield replace(asked, span=span, code="wrong-mask", evidence=evidence, words={"asked": _span_text(asked.span)})
+        words = {"asked": _span_text(asked.span)}
+        yield replace(asked, span=span, code="wrong-mask", evidence={"mask": _span_text(span)}, words=words)
     for keys in _lengths(asked.keys):
         yield replace(asked, keys=keys, code="keys-missing", evidence={"from_key": keys}, words={"keys": str(asked.keys)})
     for shared, how in _sharings(len(asked.shared), case.dims["g"]).items():
         if shared != asked.shared:
             yield replace(asked, shared=shared, code="wrong-kv-head", evidence={"how": how})
-
     for factor, how in ((None, "has no part in the softmax"), (asked.scale, "is scaled as scores are")) if sinks else ():
         yield replace(asked, sink=factor, code="wrong-sink", evidence={"how": how})
 
@@ -155,15 +151,16 @@ def _scales(scale: float, d: int) -> dict[float, str]:
     return found
 
 
-def _spans(asked: Span, more_keys: int) -> Iterator[Span]:
-    """Masks that are one key off, aligned to the other end, left out, or not asked for."""
+def _spans(asked: Span, more_keys: int) -> list[Span]:
+    """Masks that are one key off, aligned to the other end, left out, or not asked for; none that shows no key."""
     first, last = asked
     if last is None:
-        yield from dict.fromkeys([(None, 0), (None, more_keys)])
-        return
-    yield from ((None, None), (first, last + 1), (first, last - 1))
-    if first is not None:
-        yield from ((None, last), (first, first), (first + 1, last), (first - 1, last), (first + 1, last - 1), (first - 1, last + 1))
+        return list(dict.fromkeys([(None, 0), (None, more_keys)]))
+    if first is None:
+        return [(None, None), (None, last + 1), (None, last - 1)]
+    both = ((first + 1, last), (first - 1, last), (first, last + 1), (first, last - 1), (first + 1, last - 1), (first - 1, last + 1))
+    symmetric = [(first, first)] if first != last else []
+    return [(None, None), (None, last), *((f, t) for f, t in both if f + t >= 0), *symmetric]
 
 
 def _span_text(span: Span) -> str:
