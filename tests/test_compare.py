@@ -22,7 +22,8 @@ from accuracy_eval.json_data import from_json, to_json
 from accuracy_eval.ops.operands import operand_codes
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Attribution, CaseRecord, Results, TensorRecord, Verdict
-from accuracy_eval.report.findings import attribution_sentence, findings
+from accuracy_eval.report.findings import findings
+from accuracy_eval.report.summaries import attribution_sentence
 from accuracy_eval.store import Dump, write_part
 from accuracy_eval.suite import parse_suite
 

@@ -30,9 +30,11 @@ from accuracy_eval.messages import causes
 from accuracy_eval.records import Attribution, Diagnosis, GateResult, NotCompared, Results, TensorResult, Verdict
 from accuracy_eval.report import console_table, markdown, write_reports
 from accuracy_eval.report.console import columns_of
-from accuracy_eval.report.findings import attribution_sentence, findings, passing_limits
+from accuracy_eval.report.findings import findings
+from accuracy_eval.report.limits import passing_limits
 from accuracy_eval.report.markdown import MAX_BYTES
 from accuracy_eval.report.rows import reproduce
+from accuracy_eval.report.summaries import attribution_sentence
 
 FAILING = "gemm.m512.n128.k256.nt.bfloat16.normal.s42"
 

@@ -7,24 +7,12 @@ from collections import Counter
 
 from accuracy_eval import messages
 from accuracy_eval.records import Results, Side, Verdict
-from accuracy_eval.report.findings import (
-    ORDER,
-    Finding,
-    alike,
-    attribution_sentence,
-    by_format,
-    count_verdicts,
-    counted_sentence,
-    counts_sentence,
-    findings,
-    is_command,
-    pair_summaries,
-    passing_limits,
-    total,
-    unsupported,
-)
+from accuracy_eval.report.counts import ORDER, by_format, count_verdicts, counted_sentence, counts_sentence, total, unsupported
+from accuracy_eval.report.findings import Finding, alike, findings, is_command
+from accuracy_eval.report.limits import passing_limits
 from accuracy_eval.report.rows import EXPLAINS
 from accuracy_eval.report.scales import scale_lines
+from accuracy_eval.report.summaries import attribution_sentence, pair_summaries
 
 _COLOURS = {
     Verdict.PASS: "32", Verdict.WARN: "33", Verdict.FAIL: "1;31", Verdict.ERROR: "1;31", Verdict.MISSING: "35", Verdict.INPUTS_DIFFER: "35",

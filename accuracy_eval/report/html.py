@@ -24,9 +24,11 @@ from accuracy_eval.json_data import to_json
 from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.ops.spec import rows_and_columns
 from accuracy_eval.records import Attribution, GateResult, NotCompared, Results, Side, TensorResult, Verdict
-from accuracy_eval.report import findings as first
+from accuracy_eval.report.counts import ORDER, counted_sentence, counts_sentence, total
+from accuracy_eval.report.findings import alike, findings, is_command, next_steps, who
 from accuracy_eval.report.platforms import lacking_facts, numerics_facts, platform_facts
 from accuracy_eval.report.rows import Row, by_maker, metric_names, shape_text, share_of_limit, tensor_rows
+from accuracy_eval.report.summaries import attribution_sentence, dump_summaries, pair_summaries
 from accuracy_eval.report.volumes import SUMMARY, volumes
 
 NAME = "report.html"
@@ -79,16 +81,16 @@ def write(results: Results, folder: Path) -> list[Path]:
     parts = [p for p in volumes(results) if _beside(folder, p.file)]
     files = {id(item): p.file for p in parts for item in (*p.tensors, *p.skipped)}
     lines = list(itertools.islice(_lines(results, files), MAX_LINES))
-    found = first.findings(results)
-    groups = first.alike(found)
+    found = findings(results)
+    groups = alike(found)
     labels = [d.label for d in results.dumps]
     places = {id(line.item): i for i, line in enumerate(lines)}
     template = environment().get_template("report.html.j2")
     page = template.render(
         results=results,
         title=" vs ".join(map(messages.visible, labels)),
-        sentence=first.attribution_sentence(results.tensors),
-        counts=[(v, n) for v in first.ORDER if (n := first.total(results)[v])],
+        sentence=attribution_sentence(results.tensors),
+        counts=[(v, n) for v in ORDER if (n := total(results)[v])],
         found=[
             (group[0], [(f, places.get(id(f.row.result or f.row.subject))) for f in group[: 1 + MAX_ALIKE]], len(group) - 1 - MAX_ALIKE)
             for group in groups[:MAX_FINDINGS]
@@ -98,22 +100,22 @@ def write(results: Results, folder: Path) -> list[Path]:
         lines=lines,
         left_out=len(results.tensors) + len(results.not_compared) - len(lines),
         choices={name: sorted({line.facts[name] for line in lines} - {""}) for name in ("op", "format", "lane", "shape")},
-        verdicts=[v for v in first.ORDER if any(line.verdict is v for line in lines)],
+        verdicts=[v for v in ORDER if any(line.verdict is v for line in lines)],
         severity={v: v.severity for v in Verdict},
         matrix=_matrix(results),
         facts=platform_facts(results.dumps),
         lacking=lacking_facts(results.dumps),
-        counted=first.counted_sentence(results),
+        counted=counted_sentence(results),
         cards=numerics_facts(results.dumps),
         labels=labels,
-        workbooks=[(p.file, p.title, p.verdict, first.counts_sentence(p.counts)) for p in parts],
+        workbooks=[(p.file, p.title, p.verdict, counts_sentence(p.counts)) for p in parts],
         summary=f"{SUMMARY}.xlsx" if _beside(folder, f"{SUMMARY}.xlsx") else "",
         details=_packed(json.dumps(_detail(results, line), separators=(",", ":"), allow_nan=False) for line in lines),
         points=_json(_points(results, lines)),
         visible=messages.visible,
         of_candidate=messages.of_candidate,
         breakable=_breakable,
-        is_command=first.is_command,
+        is_command=is_command,
     )
     path.write_text(page, "utf-8", errors="backslashreplace", newline="\n")
     return [path]
@@ -145,7 +147,7 @@ def _lines(results: Results, files: Mapping[int, str]) -> Iterator[Line]:
         told = [row for row in rows if row.verdict is item.verdict]  # what is right beside a failure says nothing about it
         apart = dict.fromkeys(messages.visible(p.sentence) for p in item.pairs if p.attribution is Attribution.NOT_COMPARABLE)
         causes = messages.causes((d for row in told for d in row.diagnoses), item.verdict) or ", ".join(apart)
-        yield Line(item, rows, first.who(item), causes, *_share(item.verdict, told), file)
+        yield Line(item, rows, who(item), causes, *_share(item.verdict, told), file)
 
 
 def _share(verdict: Verdict, rows: Sequence[Row]) -> tuple[float | None, str]:
@@ -174,7 +176,7 @@ def _detail(results: Results, line: Line) -> dict[str, Any]:
     """What opens below a line."""
     item = line.item
     if isinstance(item, NotCompared):
-        return {"text": line.rows[0].message, "steps": first.next_steps(results, item), "workbook": line.workbook}
+        return {"text": line.rows[0].message, "steps": next_steps(results, item), "workbook": line.workbook}
     rows = line.rows
     names = [n for n in metric_names(rows) if any(row.flat.get(n) is not None for row in rows)]
     gates = [
@@ -187,7 +189,7 @@ def _detail(results: Results, line: Line) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "text": messages.result_message(item),
-        "steps": first.next_steps(results, item),
+        "steps": next_steps(results, item),
         "workbook": line.workbook,
         "columns": [[_subject(row), str(row.verdict)] for row in rows],
         "metrics": [[n, KNOWN[n].unit if n in KNOWN else "", *(_text(row.flat.get(n)) for row in rows)] for n in names],
@@ -280,13 +282,13 @@ def _drawn_share(row: Row) -> float | None:
 
 def _matrix(results: Results) -> list[tuple[str, list[tuple[Verdict | None, str]]]]:
     """Dump against the reference and every other dump: worst verdict, and how often each answer came."""
-    pairs, sides = first.pair_summaries(results.tensors), first.dump_summaries(results.tensors)
+    pairs, sides = pair_summaries(results.tensors), dump_summaries(results.tensors)
     labels = [d.label for d in results.dumps]
     rows = []
     for a in labels:
         counts = sides.get(a)
         worst = max(counts, key=lambda v: v.severity) if counts else None
-        cells: list[tuple[Verdict | None, str]] = [(worst, first.counts_sentence(counts) if counts else "not judged")]
+        cells: list[tuple[Verdict | None, str]] = [(worst, counts_sentence(counts) if counts else "not judged")]
         for b in labels:
             s = pairs.get((a, b)) or pairs.get((b, a))
             text = (

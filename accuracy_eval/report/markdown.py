@@ -7,19 +7,10 @@ from pathlib import Path
 
 from accuracy_eval import messages
 from accuracy_eval.records import Results, Verdict
-from accuracy_eval.report.findings import (
-    ORDER,
-    attribution_sentence,
-    by_format,
-    count_verdicts,
-    counts_sentence,
-    findings,
-    is_command,
-    pair_summaries,
-    total,
-    unsupported,
-)
+from accuracy_eval.report.counts import ORDER, by_format, count_verdicts, counts_sentence, total, unsupported
+from accuracy_eval.report.findings import findings, is_command
 from accuracy_eval.report.scales import scale_agreements
+from accuracy_eval.report.summaries import attribution_sentence, pair_summaries
 
 NAME = "summary.md"
 MAX_BYTES = 60_000

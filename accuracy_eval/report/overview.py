@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from accuracy_eval import messages
 from accuracy_eval.records import DumpInfo, Results
-from accuracy_eval.report import findings as first
-from accuracy_eval.report.findings import Finding
+from accuracy_eval.report.counts import counts_sentence
+from accuracy_eval.report.findings import Finding, alike, findings
 from accuracy_eval.report.rows import case_words, shape_text
 from accuracy_eval.report.sheets.columns import verdict_cell
 from accuracy_eval.report.sheets.registry import Sheet
 from accuracy_eval.report.styles import HEADER, INSET, INSET_HEADER, PLAIN, WRAP, Cell, Style
+from accuracy_eval.report.summaries import attribution_sentence, dump_summaries, pair_summaries
 from accuracy_eval.report.volumes import Volume
 from accuracy_eval.report.workbook import Book, Page
 
@@ -27,7 +28,7 @@ def overview(book: Book, results: Results, part: Volume, sheets: Mapping[str, Sh
     """The first sheet of a workbook; prints on one page."""
     page = book.page("Overview", WIDTHS)
     _head(page, results, part)
-    found = first.findings(part.only(results))
+    found = findings(part.only(results))
     _findings(page, found, short=True)
     _dumps(page, results, part)
     page.gap()
@@ -43,12 +44,12 @@ def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequenc
     """The first sheet of summary.xlsx; prints on one page."""
     page = book.page("Overview", WIDTHS)
     _head(page, results, whole)
-    _findings(page, first.findings(results), short=False)
+    _findings(page, findings(results), short=False)
     _dumps(page, results, whole)
     if 1 < len(results.dumps) <= MAX_DUMPS:
         page.gap()
         _heads(page, "Pairs", "actual against expected", "who is off", "all", "example")
-        for s in list(first.pair_summaries(results.tensors).values())[:MAX_PAIRS]:
+        for s in list(pair_summaries(results.tensors).values())[:MAX_PAIRS]:
             counts = ", ".join(f"{n} {who}" for who, n in s.attributions.most_common(4))
             names = f"{s.a} against {s.b}"
             page.line(verdict_cell(s.verdict), *(Cell(_cut(t, 150), INSET) for t in (names, s.named, counts, s.example.sentence)))
@@ -56,7 +57,7 @@ def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequenc
     _heads(page, "Workbooks", "file")
     ordered = sorted(parts, key=lambda p: -p.verdict.severity)
     for p in ordered[:MAX_LISTED]:
-        page.line(verdict_cell(p.verdict), Cell(p.file, INSET, p.file), Cell(""), Cell(first.counts_sentence(p.counts), INSET))
+        page.line(verdict_cell(p.verdict), Cell(p.file, INSET, p.file), Cell(""), Cell(counts_sentence(p.counts), INSET))
     if len(ordered) > MAX_LISTED:
         page.text("", Cell(f"{len(ordered) - MAX_LISTED} more: sheet Workbooks", PLAIN, "#Workbooks"))
     page.gap()
@@ -74,9 +75,9 @@ def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequenc
 def _head(page: Page, results: Results, part: Volume) -> None:
     labels = " vs ".join(messages.visible(d.label) for d in results.dumps)
     page.line(Cell(_cut(f"{part.title or 'Summary'}: {labels}", 90), Style(bold=True, size=16)))
-    page.text(verdict_cell(part.verdict), Cell(_cut(first.attribution_sentence(part.tensors)), Style(wrap=True, bold=True, size=11)))
-    page.text("Counts", Cell(f"{first.counts_sentence(part.counts)} (tensors, and cases not compared)"))
-    found = first.findings(part.only(results))
+    page.text(verdict_cell(part.verdict), Cell(_cut(attribution_sentence(part.tensors)), Style(wrap=True, bold=True, size=11)))
+    page.text("Counts", Cell(f"{counts_sentence(part.counts)} (tensors, and cases not compared)"))
+    found = findings(part.only(results))
     if found:
         steps = [*map(_cut, next((f.steps for f in found if f.steps), ()))]
         steps += [f"(the first finding's; those of all {len(found)}: summary.xlsx, sheet Findings)"] if len(found) > 1 else []
@@ -111,7 +112,7 @@ def _findings(page: Page, found: Sequence[Finding], *, short: bool) -> None:
     """The worst, those that say the same together, each limit's source once."""
     _heads(page, "Findings", "case and tensor", "who is off", "how much, against which limit", "cause")
     seeds = len({f.row.case.seed for f in found if f.row.case}) > 1
-    groups = first.alike(found)
+    groups = alike(found)
     for f, *others in groups[:MAX_FINDINGS]:
         more = f"\nand {len(others)} more" if others else ""
         page.line(
@@ -143,7 +144,7 @@ def case_title(f: Finding, *, whole: bool, seed: bool = False) -> str:
 def _dumps(page: Page, results: Results, part: Volume) -> None:
     page.gap()
     _heads(page, "Dumps", "device", "file", "software", "against the reference")
-    sides = first.dump_summaries(part.tensors)
+    sides = dump_summaries(part.tensors)
     for dump in results.dumps[:MAX_DUMPS]:
         counts = sides.get(dump.label)
         page.line(
@@ -151,7 +152,7 @@ def _dumps(page: Page, results: Results, part: Volume) -> None:
             Cell(_cut(device_name(dump), 100), INSET),
             Cell(_cut(dump.file, 100), INSET),
             Cell(_cut(software(dump), 150), INSET),
-            Cell(first.counts_sentence(counts) if counts else "not judged", INSET),
+            Cell(counts_sentence(counts) if counts else "not judged", INSET),
         )
     if len(results.dumps) > MAX_DUMPS:
         page.text("", Cell(f"{len(results.dumps) - MAX_DUMPS} more: sheet Platforms", PLAIN, "#Platforms"))

@@ -1,7 +1,7 @@
 """Dumps on disk: HDF5 files of raw codes with an index, readable without the program that wrote them (docs/schema.md).
 
     write_part(folder, record, arrays, info=…, platform=…)   one case, written whole or not at all
-    completed(folder) · intact(folder)                       what a resumed run need not do again; intact: its digests match too
+    completed(folder) · intact(folder)                       what a resumed run need not do again; intact: by digest, and what is damaged
     pack(folder, out) · merge(paths, out)                    many files into one
     extract(dump, out)                                       some of its results, or digests alone
     Dump.open(path)                                          reading, verified, safe against hostile files

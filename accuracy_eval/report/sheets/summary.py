@@ -8,7 +8,8 @@ from typing import Any
 
 from accuracy_eval import messages
 from accuracy_eval.records import Results, Verdict
-from accuracy_eval.report.findings import PairSummary, counts_sentence, dump_summaries, findings, pair_summaries
+from accuracy_eval.report.counts import counts_sentence
+from accuracy_eval.report.findings import findings
 from accuracy_eval.report.rows import COLUMNS, dimension_letters, findings_first, metric_names
 from accuracy_eval.report.sheets.columns import (
     BOLD,
@@ -20,6 +21,7 @@ from accuracy_eval.report.sheets.columns import (
     verdict_cell,
 )
 from accuracy_eval.report.styles import PLAIN, WRAP, Cell, Style, TableColumn
+from accuracy_eval.report.summaries import PairSummary, dump_summaries, pair_summaries
 from accuracy_eval.report.volumes import Volume
 from accuracy_eval.report.workbook import Book
 

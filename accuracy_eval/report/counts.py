@@ -1,0 +1,77 @@
+"""How many tensors and cases came to which verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from accuracy_eval import messages
+from accuracy_eval.errors import counted
+from accuracy_eval.records import NotCompared, Results, TensorResult, Verdict
+
+ORDER = tuple(sorted(Verdict, key=lambda v: -v.severity))  # worst first
+QUIET = (Verdict.PASS, Verdict.UNSUPPORTED)  # counted, not findings
+
+
+def count_verdicts(
+    results: Results, key: Callable[[TensorResult | NotCompared], tuple[str, ...]]
+) -> dict[tuple[str, ...], Counter[Verdict]]:
+    """Verdicts of tensors and of cases not compared, counted by `key`, keys in order of first appearance."""
+    counts: dict[tuple[str, ...], Counter[Verdict]] = {}
+    for item in _judged(results):
+        counts.setdefault(key(item), Counter())[item.verdict] += 1
+    return counts
+
+
+def by_format(item: TensorResult | NotCompared) -> tuple[str, ...]:
+    """Family, format and lane: the grouping of counts in short reports."""
+    return (item.family, item.case.format, item.case.lane) if item.case else (item.family, "", "")
+
+
+def total(results: Results) -> Counter[Verdict]:
+    return Counter(item.verdict for item in _judged(results))
+
+
+def _judged(results: Results) -> Iterator[TensorResult | NotCompared]:
+    yield from results.tensors
+    yield from results.not_compared
+
+
+def counts_sentence(counts: Counter[Verdict]) -> str:
+    """Counts in words, the worst first: "3 FAIL, 1 WARN, 20 PASS"."""
+    return ", ".join(f"{counts[v]} {v}" for v in ORDER if counts[v]) or "nothing judged"
+
+
+def counted_sentence(results: Results) -> str:
+    """What counts are of, where they are not of tensors alone."""
+    tensors, cases = len(results.tensors), len(results.not_compared)
+    return f"counted: {counted(tensors, 'tensor')}, and {counted(cases, 'case')} not compared" if cases else ""
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """Cases that did not run for one reason, counted by label of the dump and by family."""
+
+    reason: str
+    labels: Counter[str]
+    families: Counter[str]
+
+    @property
+    def who(self) -> str:
+        """How many cases of which dump: "4 × h200, 2 × cpu"."""
+        return ", ".join(f"{n} × {messages.visible(label)}" for label, n in self.labels.most_common())
+
+    @property
+    def what(self) -> str:
+        return ", ".join(messages.visible(family) for family, _ in self.families.most_common())
+
+
+def unsupported(results: Results) -> list[Unsupported]:
+    """Why cases did not run, the most frequent reason first."""
+    found: dict[str, list[NotCompared]] = {}
+    for item in results.not_compared:
+        if item.verdict is Verdict.UNSUPPORTED:
+            found.setdefault(item.reason, []).append(item)
+    groups = [Unsupported(reason, Counter(i.label for i in items), Counter(i.family for i in items)) for reason, items in found.items()]
+    return sorted(groups, key=lambda group: -group.labels.total())
