@@ -193,11 +193,11 @@ def test_a_factor_that_a_head_shares_is_told_from_roundings(options):
         for how in ({"block": 16}, {"block": 64, "sum_of_rounded": True}, {"block": 128, "product": truncated_sums}):
             side = judged(q, v, **how)
             assert side.verdict is Verdict.PASS
-            assert max(side.metrics["values_factor"], side.metrics["scores_factor"]) < 0.6
+            assert max(side.metrics["values_factor"], side.metrics["scores_factor"]) < 0.5
         if options.get("p_scale") == 100.3:  # 104 in 8 bits: weights of 1 are 3.7 % larger
             continue
         if input_class in ("normal", "uniform", "relu"):
-            side = judged(q, v, factor=np.array([1, 1.02, 1, 1])[:, None, None], block=64)
+            side = judged(q, v, factor=np.array([1, 1.03, 1, 1])[:, None, None], block=64)
             assert "head-values" in [g.gate for g in side.gates if g.passed is False]
             assert side.metrics["values_factor_index"] == [0, 1]
             assert side.diagnoses == ()
@@ -206,23 +206,32 @@ def test_a_factor_that_a_head_shares_is_told_from_roundings(options):
             assert "head-scores" in [g.gate for g in side.gates if g.passed is False]
 
 
+@every("input_class", ["absmax", "tiny", "uniform"])
+def test_weights_that_round_alike_are_no_factor(input_class):
+    """Scores of a few hundredths: every weight lies within a step or two of 1, however many keys there are."""
+    k = known((1, 2, 2, 64, 1024, 32), input_class=input_class)
+    q, key, v = operands(k.inputs)
+    for how in ({"block": 64}, {"block": 1024, "sum_of_rounded": True}):
+        out = k.judged("out", kernel(k.case, q, key, v, **how)[0])
+        assert max(out.metrics["values_factor"], out.metrics["scores_factor"]) < 0.5
+
+
 def test_a_factor_may_be_eight_deviations_of_independent_roundings():
     """Of 256 keys of weights between 1/2 and 1, each but the largest off by up to half a step of e4m3 there, 2^-5."""
     rng = np.random.default_rng(0)
     s, t, d = 32, 256, 16
-    q, k, v = rng.uniform(0, 1, (1, 1, s, 1)), rng.uniform(-np.log(2), 0, (1, 1, t, 1)), rng.normal(0, 1, (1, 1, t, d))
-    q[:] = 1.0
+    q, k, v = rng.uniform(0.5, 1, (1, 1, s, 1)), rng.uniform(-np.log(2), 0, (1, 1, t, 1)), rng.normal(0, 1, (1, 1, t, d))
     problem = Attention(q, k, v, 1.0, False, 0, "float32", narrow=Narrow("float8_e4m3fn", 1.0, 2.0**-23, 4))
-    exact = forward(problem)["out"].values
-    allowed = 0.02 / factors(problem, 1.02 * exact, "float32")["values"].use
-    weights = np.exp(k[0, 0, :, 0])
-    largest = weights == weights.max()
+    exact = forward(problem)["out"].values[0, 0]
+    allowed = 0.02 / factors(problem, 1.02 * exact[None, None], "float32")["values"].use
+    weights = np.exp(q[0, 0] @ k[0, 0].T)
+    largest = weights == weights.max(axis=1, keepdims=True)
     fits = []
     for _ in range(400):
         drawn = weights + np.where(largest, 0, rng.uniform(-(2.0**-5), 2.0**-5, (s, t)))
-        moved = drawn @ v[0, 0] / weights.sum()
-        fits.append(np.vdot(moved, exact[0, 0]) / np.vdot(exact, exact) - 1)
-    assert 8 * np.std(fits) < allowed < 18 * np.std(fits)  # every weight may lie at the bottom of its binade, and smooth ones gain 2^-8
+        moved = drawn @ v[0, 0] / weights.sum(axis=1, keepdims=True)
+        fits.append(np.vdot(moved, exact) / np.vdot(exact, exact) - 1)
+    assert 8 * np.std(fits) < allowed < 30 * np.std(fits)  # weights may lie at the bottom of their binades, gain 2^-8, and round alike
 
 
 def test_the_limit_of_lines_is_twice_the_error_of_an_emulation():

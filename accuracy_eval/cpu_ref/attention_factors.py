@@ -5,9 +5,11 @@ best is 1 + ⟨out − O, D⟩/⟨D, D⟩. An error of a weight moves it by ⟨V
 Those errors are independent: the deviation of what they come to shrinks with the number of keys and queries, a factor does not.
 
 What is not independent counts in full. Rounding is unbiased to first order alone: a smooth spread of weights gains up to the square of half
-a step, 2^-8. Weights below the smallest of their format are lost together. The largest weight of every row is p_scale, and what that is
-rounded by counts twice, for it is as large of those that were the largest before it; so does the rounding of the output, which is known.
-Sums in few bits lose alike. Rows that are equal err alike too: none of this holds for operands that repeat.
+a step, 2^-8. Weights within a few steps of each other round alike: the fit of the roundings themselves counts, at the worst of eight places
+that the largest weight may have in its binade, for it may be found late. Weights below the smallest of their format are lost together. The
+largest weight of every row is p_scale, and what that is rounded by counts twice, for it is as large of those that were the largest before
+it; so does the rounding of the output, which is known. Sums in few bits lose alike. Rows that are equal err alike too: none of this holds
+for operands that repeat.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from accuracy_eval.formats import Values, decode, encode, get_format, ulp
 from accuracy_eval.threads import map_threads
 
 FACTORS = ("values", "scores")
+PLACES = 8  # of the largest weight within its binade
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ def _use(head: Head, narrow: Narrow, out: Values, fmt: str, d: Values) -> float:
     fixed = (
         _together(np.where(top, 0.0, p), moves, moves_both) * (get_format(narrow.format).eps / 2) ** 2
         + _together(np.where(half > p, p, 0.0), moves, moves_both)
+        + _alike(np.where(top, 0.0, p), p.max(axis=1, keepdims=True), narrow, moves, moves_both)
         + 2 * _together(np.where(top, p, 0.0), moves, moves_both) * _of_largest(narrow)
         + (p * head.common[here] * np.abs(moves_both)).sum()
         + step * p.shape[1] / (2 * width) * (np.abs(d) * np.maximum(root, np.abs(o))).sum()
@@ -97,6 +101,16 @@ def _use(head: Head, narrow: Narrow, out: Values, fmt: str, d: Values) -> float:
 def _together(weights: Values, *moves: Values) -> float:
     """What losing or gaining these weights [s, t] moves the fit by, row by row."""
     return float(np.maximum.reduce([np.abs((weights * m).sum(axis=1)) for m in moves]).sum())
+
+
+def _alike(p: Values, largest: Values, narrow: Narrow, *moves: Values) -> float:
+    """What the roundings of these weights [s, t] beside the largest of their rows move the fit by, where they are not independent."""
+    worst = 0.0
+    for place in range(PLACES):
+        unit = largest / (narrow.scale * 2.0 ** (-place / PLACES))
+        error = decode(encode(p / unit, narrow.format), narrow.format) * unit - p
+        worst = max(worst, *(abs(float((error * m).sum())) for m in moves))
+    return worst
 
 
 def _of_largest(narrow: Narrow) -> float:
