@@ -154,7 +154,7 @@ class CaseRecord:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """A named cause: stable code, one plain sentence, evidence by key."""
 
@@ -163,7 +163,7 @@ class Diagnosis:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GateResult:
     """One limit applied to one tensor.
 
@@ -209,7 +209,7 @@ class ScaleFacts:
     max_rel: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class WorstElement:
     """One of the largest errors of a tensor. Codes are integers of the side's format; None where there is no such side.
 
@@ -238,7 +238,7 @@ class WorstElement:
         return self.error / self.budget if self.budget else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class InputBin:
     """Elements whose input lies in [low, high): the largest |error| and the least limit, both in ulp of the output."""
 
@@ -248,7 +248,7 @@ class InputBin:
     limit: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sketch:
     """A tensor's error in few numbers, for pictures; an empty part was not measured.
 
@@ -265,7 +265,7 @@ class Sketch:
     by_input: tuple[InputBin, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Side:
     """One dump's tensor, judged against the reference.
 
@@ -291,7 +291,7 @@ class Side:
     scales: ScaleFacts | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pair:
     """Two sides against each other: `a` is actual, `b` is expected. `scales` as in `Side`."""
 
@@ -308,7 +308,7 @@ class Pair:
     scales: ScaleFacts | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # ten thousand results are held at once
 class TensorResult:
     """Everything decided about one output tensor of one case and candidate over all dumps."""
 

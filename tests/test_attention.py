@@ -200,6 +200,10 @@ def test_a_kernel_that_does_not_take_the_case_is_unsupported_with_the_librarys_r
     monkeypatch.setitem(OPS, "attention", dataclasses.replace(OPS["attention"], torch=refuses))
     with pytest.raises(UnsupportedCase, match=r"^Flash attention requires head dim under 256\.$"):
         attentions.pinned(torch, case_of("square", {}, "bfloat16"), {}, {})
+    silent = lambda *_: (_ for _ in ()).throw(RuntimeError(text))  # noqa: E731
+    monkeypatch.setitem(OPS, "attention", dataclasses.replace(OPS["attention"], torch=silent))
+    with pytest.raises(UnsupportedCase, match=r"^the kernel does not take the case, torch gives no reason \(.+\)$"):
+        attentions.pinned(torch, case_of("square", {}, "bfloat16"), {}, {})
     monkeypatch.setitem(
         OPS, "attention", dataclasses.replace(OPS["attention"], torch=lambda *_: (_ for _ in ()).throw(RuntimeError("CUDA error")))
     )

@@ -33,8 +33,9 @@ def pinned(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
             texts = (str(w.message).split(" (Triggered")[0] for w in said)
             reasons = [t for t in texts if not t.endswith(":")]  # headings, under which a CPU says nothing
             masked = case.option("sink", False) and case.direction == "bwd"
-            wanted = " Torch gives no reason; a sink is a mask, whose gradient is wanted" if masked else ""
-            raise UnsupportedCase("; ".join(dict.fromkeys(reasons)) or str(error).splitlines()[0] + wanted) from error
+            wanted = "; a sink is a mask, whose gradient is wanted" if masked else ""
+            nothing = f"the kernel does not take the case, torch gives no reason ({str(error).splitlines()[0]}){wanted}"
+            raise UnsupportedCase("; ".join(dict.fromkeys(reasons)) or nothing) from error
 
 
 @dataclass(frozen=True)
