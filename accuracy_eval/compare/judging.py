@@ -23,6 +23,8 @@ from accuracy_eval.records import CaseRecord, NotCompared, TensorResult, Verdict
 from accuracy_eval.sampled import judge_sampled
 from accuracy_eval.scaling import with_scales
 
+NOT_DONE = {"unsupported": Verdict.UNSUPPORTED}  # by status of a case that gave no result; all others are errors
+
 
 def compare_case(
     entries: Sequence[Entry], records: Mapping[str, CaseRecord], how: How, common: Common
@@ -41,12 +43,9 @@ def compare_case(
         if record is None and first.candidate != "default":
             continue  # a library this device does not have: the others are judged by the reference alone
         if record is None:
-            others = ", ".join(label for label in records)
-            yield skip(e.label, Verdict.MISSING, f"not in {e.dump.path.name}; it is in {others}")
-        elif record.status == "unsupported":
-            yield skip(e.label, Verdict.UNSUPPORTED, record.reason)
+            yield skip(e.label, Verdict.MISSING, f"not in {e.dump.path.name}; it is in {', '.join(records)}")
         elif record.status != "done":
-            yield skip(e.label, Verdict.ERROR, record.reason)
+            yield skip(e.label, NOT_DONE.get(record.status, Verdict.ERROR), record.reason)
         else:
             usable.append(e)
     agreed = list(usable)
