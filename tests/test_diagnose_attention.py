@@ -1,5 +1,6 @@
 """Causes in attention: a wrong scale, mask, number of keys or head of K and V is named with its evidence; healthy outputs have none."""
 
+import hashlib
 import math
 
 import numpy as np
@@ -11,14 +12,19 @@ from accuracy_eval.records import Verdict
 
 every = pytest.mark.parametrize
 CODES = {"softmax-scale", "wrong-mask", "keys-missing", "wrong-kv-head", "wrong-sink"}
+# outputs of an H200 (torch 2.11, cuDNN 9.19, 2026-11-30): attention.b1.h2.g2.s48.t48.d32.bshd.float16.window=8 of that class
+H200_MASKED = {
+    "huge": "dbbe1ee36adb7c04fd7d6db99f6f895294eab17f2686b11e780525f243669b50",
+    "wide": "661ac62e83305a8d165fc7f32f28f213f2cf468e7c866d4f2088dbbfa10b5bd9",
+}
 LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (1, 2, 0, 3)}  # where b, h, s, d lie; each is its own inverse but the last
 BACK = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (2, 0, 1, 3)}
 
 
-def attention(v, scale, seen, heads):
+def attention(v, scale, seen, heads, hidden=-np.inf):
     """All outputs by the formula, float64, of bhsd operands: seen [s, t], heads[i] the head of K and V of query head i."""
     q, k, x = v["q"], v["k"][:, heads], v["v"][:, heads]
-    scores = np.where(seen, scale * q @ k.swapaxes(2, 3), -np.inf)
+    scores = scale * q @ k.swapaxes(2, 3) + np.where(seen, 0.0, hidden)
     top = scores.max(-1, keepdims=True)
     with np.errstate(invalid="ignore"):
         e = np.where(np.isfinite(top), np.exp(scores - top), 0.0)
@@ -40,8 +46,8 @@ def places(dims):
 class Asked:
     """A case and what its operands give, as asked for or with one thing changed."""
 
-    def __init__(self, shape, fmt="bfloat16", layout="bhsd", direction="fwd", **options):
-        more = {"format": fmt, "layout": layout, "direction": direction}
+    def __init__(self, shape, fmt="bfloat16", layout="bhsd", direction="fwd", input_class="normal", **options):
+        more = {"format": fmt, "layout": layout, "direction": direction, "input_class": input_class}
         self.known = Known("attention", shape, **more, options=options | ({"lse": True} if direction == "fwd" else {}))
         self.values = {n: x.transpose(LAYOUTS[layout]) for n, x in self.known.values.items()}
         self.layout, dims = layout, self.known.case.dims
@@ -190,6 +196,17 @@ def test_other_faults_are_not_taken_for_these(fmt, options):
         side = a.known.judged("out", value)
         assert side.verdict is Verdict.FAIL
         assert not CODES & set(codes_of(side)), what
+
+
+@every("input_class", H200_MASKED)
+def test_an_h200_sees_hidden_keys_by_a_mask_of_65504(input_class):
+    """docs/findings.md. Scores lie so far apart that it hides nothing: the sampled queries see all keys."""
+    a = Asked((1, 2, 2, 48, 48, 32), "float16", "bshd", input_class=input_class, window=8)
+    out = attention(a.values, **a.right, hidden=-65504.0)["out"].transpose(BACK["bshd"]).astype(np.float16)
+    assert hashlib.sha256(np.ascontiguousarray(out).tobytes()).hexdigest() == H200_MASKED[input_class]
+    assert a.known.judged("out", out.astype(np.float64)).verdict is Verdict.FAIL
+    assert [(d.code, d.evidence) for d in a.said("out", hidden=-65504.0)[1]] == [("wrong-mask", {"mask": "all"})]
+    assert a.said("out")[0].verdict is Verdict.PASS
 
 
 SINKS = {
