@@ -151,6 +151,17 @@ def test_progress_off_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.Monk
     )
 
 
+def test_what_is_left_is_told_from_the_last_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    done = [50, 150, 250, 350, 360, 370]  # 50 are there from an earlier run, 100 come every 10 s, then 10
+    clock = iter([0.0, *(10.0 * i for i in range(6))])
+    monkeypatch.setattr(bars.time, "monotonic", lambda: next(clock))
+    with bars.progress("dump") as update:
+        for count in done:
+            update(count, 450, "")
+    left = [int(line.split("about ")[1].split()[0]) for line in capsys.readouterr().err.splitlines()]
+    assert left == [30, 20, 10, round(90 / ((360 - 150) / 30)), round(80 / ((370 - 250) / 30))]
+
+
 def test_progress_on_a_terminal_is_a_bar_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = os.openpty()
     shown: list[bytes] = []

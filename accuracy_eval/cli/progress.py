@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 LINE_EVERY_S = 10.0
+RATE_OF_LINES = 3  # as long ago as the rate looks
 Unit = Literal["cases", "bytes"]
 Update = Callable[[int, int, str], None]
 
@@ -50,17 +52,18 @@ def _columns(unit: Unit) -> tuple[ProgressColumn, ...]:
 
 
 def _lines(title: str, unit: Unit) -> Update:
-    started = last = time.monotonic()
-    first: int | None = None
+    """Lines of what is done, and of what is left at the rate of the last lines: the cases of a suite are not alike."""
+    started = time.monotonic()
+    said: deque[tuple[float, int]] = deque(maxlen=RATE_OF_LINES)
 
     def update(done: int, total: int, what: str) -> None:
-        nonlocal last, first
-        first = done if first is None else first
+        if not said:
+            said.append((started, done))  # what an earlier run had done says nothing about this one's rate
         now = time.monotonic()
-        if now - last < LINE_EVERY_S:
+        if now - said[-1][0] < LINE_EVERY_S:
             return
-        last = now
-        rate = (done - first) / (now - started)  # what an earlier run had done says nothing about this one's
+        rate = (done - said[0][1]) / (now - said[0][0])
+        said.append((now, done))
         # the first cases compile kernels and say nothing about the rest
         estimate = f", about {(total - done) / rate:.0f} s left" if rate > 0 and 10 * done >= total else ""
         amount = (
