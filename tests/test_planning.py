@@ -51,6 +51,21 @@ def test_the_command_prints_a_table_and_runs_nothing(capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["suite"] == "smoke"
 
 
+def test_a_plan_of_a_shard_is_of_its_cases_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = [64, 96, 128, 160, 192]
+    suite = parse_suite({"name": "t", "cases": [{"op": "exp", "shape": {"n": sizes}, "format": "float32"}]}, "t")
+    found = plan(suite, shard=(1, 2))
+    assert [(x.cases, x.operands) for x in found.lines] == [(2, 4 * (96 + 160))]
+    assert "suite t, shard 1/2: 2 cases" in table(found)
+    assert run(["dump", "demo", "--plan", "cpu", "--shard", "2/3"]) == 0
+    assert "suite demo, shard 2/3: 15 cases" in capsys.readouterr().out  # of 47
+
+
+def test_huge_tensors_are_planned_without_being_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["dump", "huge", "--plan", "h200"]) == 0
+    assert "suite huge: 4 cases" in capsys.readouterr().out
+
+
 def test_durations_read_as_people_say_them() -> None:
     assert [duration(s) for s in (0.25, 12.3, 200.4, 18600)] == ["0.25 s", "12 s", "3 min 20 s", "5 h 10 min"]
     assert "128 T " in table(plan(parse_suite({"name": "t", "cases": [{"op": "gemm", "shape": "40000x40000x40000"}]}, "t")))

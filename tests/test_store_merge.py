@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support_store import INFO, PLATFORM, record, unsupported, write
 
+from accuracy_eval.cli import run
 from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.store import Dump, completed, merge, pack, write_part
 
@@ -172,6 +173,30 @@ def test_each_record_keeps_its_platform_and_time(tmp_path: Path) -> None:
         assert dump.platforms == ({"host": "y"}, {"host": "x"})
         assert [dump.platform_of(r)["host"] for r in dump.records] == ["x", "y", "y"]
         assert [dump.times_of(r) for r in dump.records] == [{"m": 1}, {"m": 2}, {"m": 3}]
+
+
+def test_what_one_run_would_share_and_a_merge_does_not_is_counted(tmp_path: Path) -> None:
+    for m, version, host in ((1, "2.11", "x"), (2, "2.12", "y"), (3, "2.12", "z")):
+        write(tmp_path / str(m), m=m, platform={**PLATFORM, "torch_version": version, "host": host})
+    with Dump.open(merge([tmp_path / "1", tmp_path / "2", tmp_path / "3"], tmp_path / "a.h5")) as dump:
+        assert dump.mixed() == {"torch_version": {"2.12": 2, "2.11": 1}}
+    with Dump.open(merge([tmp_path / "2", tmp_path / "3"], tmp_path / "b.h5")) as dump:
+        assert dump.mixed() == {}
+
+
+def test_the_command_says_what_a_lost_shard_leaves_and_what_is_not_of_one_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = {**INFO, "suite_cases": 3}
+    shards = [
+        str(write(tmp_path / str(m), m=m, info=info, platform={**PLATFORM, "arch": arch}))
+        for m, arch in ((1, "gfx942"), (2, "gfx942"), (3, "gfx950"))
+    ]
+    assert run(["merge", *shards[:2], "-o", str(tmp_path / "a.h5")]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["  holds 2 of 3 cases of suite core"]
+    assert run(["merge", *shards, "-o", str(tmp_path / "b.h5")]) == 0
+    said = ["  not of one device and version: arch gfx942 (2 results), gfx950 (1 result)"]
+    assert capsys.readouterr().out.splitlines()[1:] == said
 
 
 def test_a_merge_of_many_files_keeps_few_open(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def dump_command(
         {n: options.pop(n) for n in FILTERS},
         seed=options.pop("seed"),
         max_m=options.pop("max_m"),
-        huge=options.pop("huge"),
+        huge=options.pop("huge") or options["plan_for"] is not None,  # a plan makes no tensor
         stated=options.pop("stated"),
     )
     workers = options["workers"]
@@ -207,7 +207,8 @@ def _print_plan(suite: Any, device: str, workers: int | Literal["all"] | None, a
     from accuracy_eval.dump.planning import plan, table
 
     count = workers if isinstance(workers, int) else 1
-    found = plan(suite, device, workers=count, repeats=options["repeats"], store_inputs=options["store_inputs"])
+    stored, shard = options["store_inputs"], options["shard"]
+    found = plan(suite, device, workers=count, repeats=options["repeats"], store_inputs=stored, shard=shard)
     click.echo(json.dumps(dataclasses.asdict(found)) if as_json else table(found))
     return 0
 

@@ -113,10 +113,11 @@ def _index(text: str) -> tuple[int, ...]:
 @click.argument("dumps", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="The dump to write; may be one of the inputs.")
 def merge_command(dumps: tuple[str, ...], out: str) -> int:
-    """Join DUMPS of one device (shards, folders of parts) into OUT. Merging again changes nothing.
+    """Join DUMPS of one device (shards, folders of parts) into OUT. What is not all of a suite, or not of one run, is said.
 
     \b
-    accuracy-eval merge shard0.h5 shard1.h5 -o all.h5
+    accuracy-eval merge shard*.h5 -o all.h5
+    accuracy-eval merge all.h5 late.h5 -o all.h5        equal results are kept once
     """
     from accuracy_eval.errors import counted
     from accuracy_eval.store import Dump, merge
@@ -124,4 +125,9 @@ def merge_command(dumps: tuple[str, ...], out: str) -> int:
     path = merge(list(dumps), out)
     d = Dump.open(path)
     click.echo(f"{path}: {counted(len(d.records), 'result')}, content digest {d.content_digest}")
+    if part := d.part_text():
+        click.echo(f"  holds {part}")
+    for name, values in d.mixed().items():
+        found = ", ".join(f"{value} ({counted(n, 'result')})" for value, n in values.items())
+        click.echo(f"  not of one device and version: {name} {found}")
     return 0

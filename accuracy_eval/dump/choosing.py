@@ -24,6 +24,15 @@ class Known:
     sources: tuple[tuple[str, str], ...] = ()
 
 
+def share(suite: Suite, shard: tuple[int, int]) -> list[Case]:
+    """The cases of a share (i, n) of the suite: those at positions i modulo n. UsageError where there are none."""
+    index, shares = shard
+    found = list(suite.cases[index::shares])
+    if not found:
+        raise UsageError(f"suite {suite.name}: no cases to run (shard {index}/{shares} of {len(suite.cases)})")
+    return found
+
+
 def known(candidates: Iterable[Candidate]) -> tuple[Known, ...]:
     return tuple(Known(c.name, c.on_request, c.built_in, tuple(sorted(c.sources.items()))) for c in candidates)
 

@@ -9,14 +9,13 @@ from typing import Any
 
 from accuracy_eval import store
 from accuracy_eval.backends.base import Backend
-from accuracy_eval.dump.choosing import check_names, chosen, expected_names, registered_facts
+from accuracy_eval.dump.choosing import check_names, chosen, expected_names, registered_facts, share
 from accuracy_eval.dump.resuming import again_text, only_writer, outdated, taken_over
 from accuracy_eval.dump.running import Here, Job, Settings, unfinished
 from accuracy_eval.dump.summary import DumpSummary
 from accuracy_eval.dump.workers import Crew
 from accuracy_eval.errors import UsageError
 from accuracy_eval.json_data import to_json
-from accuracy_eval.records import Case
 from accuracy_eval.suite import Suite
 
 Progress = Callable[[int, int, str], None]
@@ -58,7 +57,7 @@ def dump(
     out = Path(out)
     parts = out.with_name(out.name + ".parts")
     place = backend if isinstance(backend, Here | Crew) else Here(backend)
-    todo = _share(suite, shard)
+    todo = share(suite, shard)
     info = {**_info(suite), "candidates": registered_facts(suite.cases, place.candidates, candidates)}
     provenance = place.platform()
     if certify and provenance.get("backend") != "torch":
@@ -91,15 +90,6 @@ def dump(
             summary.path = out
     summary.time_s = time.monotonic() - started
     return summary
-
-
-def _share(suite: Suite, shard: tuple[int, int]) -> list[Case]:
-    """The cases of this share of the suite. UsageError where there are none."""
-    index, shares = shard
-    todo = [c for i, c in enumerate(suite.cases) if i % shares == index]
-    if not todo:
-        raise UsageError(f"suite {suite.name}: no cases to run (shard {index}/{shares} of {len(suite.cases)})")
-    return todo
 
 
 def _info(suite: Suite) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from accuracy_eval.dump.choosing import share
 from accuracy_eval.errors import unknown
 from accuracy_eval.formats import get_format
 from accuracy_eval.ops.registry import get_op
@@ -96,6 +97,7 @@ class Plan:
 
     suite: str
     lines: tuple[Line, ...]
+    shard: tuple[int, int]
     workers: int
     rates: str
     disk: int
@@ -103,10 +105,13 @@ class Plan:
     seconds: float
 
 
-def plan(suite: Suite, device: str = "h200", *, workers: int = 1, repeats: int = 2, store_inputs: bool = False) -> Plan:
+def plan(
+    suite: Suite, device: str = "h200", *, workers: int = 1, repeats: int = 2, store_inputs: bool = False, shard: tuple[int, int] = (0, 1)
+) -> Plan:
     """The cost of a dump.
 
     device   a row of RATES
+    shard    (i, n): of only the cases whose position in the suite is i modulo n
     seconds  by the measured rates; with several workers the sum shared evenly, but not less than the longest case
     disk     outputs (and operands if stored) once as parts and once in the packed file, which is how a dump ends
     memory   of the largest case on the device: operands and the outputs of each repeat
@@ -115,7 +120,7 @@ def plan(suite: Suite, device: str = "h200", *, workers: int = 1, repeats: int =
         raise unknown("kind of device to plan for", device, RATES)
     rates = RATES[device]
     by_op: dict[str, list[Case]] = {}
-    for case in suite.cases:
+    for case in share(suite, shard):
         by_op.setdefault(case.op, []).append(case)
     lines, seconds, disk, memory = [], [], 0, 0
     for op, cases in by_op.items():
@@ -137,7 +142,7 @@ def plan(suite: Suite, device: str = "h200", *, workers: int = 1, repeats: int =
         disk += sum(s.outputs + (s.operands if store_inputs else 0) for s in found)
         memory = max(memory, largest)
     total = rates.start_s + max(max(seconds, default=0.0), sum(seconds) / workers)
-    return Plan(suite.name, tuple(lines), workers, rates.source, 2 * disk, memory, total)
+    return Plan(suite.name, tuple(lines), shard, workers, rates.source, 2 * disk, memory, total)
 
 
 def table(p: Plan) -> str:
@@ -150,10 +155,11 @@ def table(p: Plan) -> str:
     ]
     widths = [max(len(r[i]) for r in rows) for i in range(len(head))]
     text = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))) for r in rows]
-    share = f" on {p.workers} workers" if p.workers > 1 else ""
+    workers = f" on {p.workers} workers" if p.workers > 1 else ""
+    part = f", shard {p.shard[0]}/{p.shard[1]}" if p.shard[1] > 1 else ""
     cases = sum(x.cases for x in p.lines)
     text.append(
-        f"suite {p.suite}: {cases:,} case{'s' * (cases != 1)}, about {duration(p.seconds)}{share} (rates of {p.rates}), "
+        f"suite {p.suite}{part}: {cases:,} case{'s' * (cases != 1)}, about {duration(p.seconds)}{workers} (rates of {p.rates}), "
         f"{_bytes(p.disk)} of disk while packing, {_bytes(p.memory)} of device memory"
     )
     return "\n".join(text)

@@ -16,11 +16,7 @@ from accuracy_eval.dump.choosing import Known
 from accuracy_eval.dump.running import Job
 from accuracy_eval.errors import FileError, UsageError, counted
 from accuracy_eval.records import Case
-from accuracy_eval.store.schema import Key
-
-# what must be equal for two halves of a dump to be one: the device and the software that computes
-_SAME = ("label", "vendor", "arch", "device_name", "backend", "fp8_encoding", "torch_version", "library.cublas.version", "driver_version",
-         "accuracy_eval_version")  # fmt: skip
+from accuracy_eval.store.schema import SAME_RUN, Key
 
 
 def taken_over(
@@ -102,14 +98,15 @@ def only_writer(parts: Path) -> Iterator[None]:
 def _require_same_run(path: Path, info: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
     """UsageError unless the results in a dump or a part were made by this suite on this device."""
     with store.Dump.open(path) as d:
-        before = {"suite_digest": d.info.get("suite_digest"), "chosen": d.info.get("chosen", []), **{k: d.platform.get(k) for k in _SAME}}
+        suite = {"suite_digest": d.info.get("suite_digest"), "chosen": d.info.get("chosen", [])}
+        before = suite | {k: d.platform.get(k) for k in SAME_RUN}
         gone = _names(d.info.get("candidates", {})) - _names(info["candidates"])
     if gone:
         raise UsageError(
             f"{path}: --resume goes on with results of another run, in which {', '.join(sorted(gone))} was registered too. "
             "Register it again with the same --plugin FILE, or write to another file"
         )
-    now = {**{k: info[k] for k in ("suite_digest", "chosen")}, **{k: provenance.get(k) for k in _SAME}}
+    now = {**{k: info[k] for k in ("suite_digest", "chosen")}, **{k: provenance.get(k) for k in SAME_RUN}}
     different = [f"{k} {before[k]!r} != {now[k]!r}" for k in now if before[k] != now[k]]
     if different:
         raise UsageError(

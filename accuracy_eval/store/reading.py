@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +22,7 @@ from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.guard import check_structure, damage_named, dataset, import_h5py, open_file
 from accuracy_eval.store.joining import Contents, Item, join, load
 from accuracy_eval.store.parts import part_files
-from accuracy_eval.store.schema import ROLES, Key, content_digest, dump_json
+from accuracy_eval.store.schema import ROLES, SAME_RUN, Key, content_digest, dump_json
 from accuracy_eval.threads import map_threads
 
 KEPT_OPEN = 8  # files at most: a folder of parts has one a case
@@ -109,6 +109,11 @@ class Dump:
         known = isinstance(chosen, list) and chosen and "chosen" not in self.info.get("joined", {})
         by = f", by {', '.join(map(str, chosen))}" if known and chosen else ""
         return f"{held} of {total} cases of suite {self.info.get('suite')}{by}"
+
+    def mixed(self) -> dict[str, dict[str, int]]:
+        """What its results do not share though those of one run on one device do: name -> value -> how many results have it."""
+        found = {name: Counter(str(i.platform.get(name)) for i in self._contents.items) for name in SAME_RUN}
+        return {name: dict(values.most_common()) for name, values in found.items() if len(values) > 1}
 
     def record(self, case_id: str, candidate: str = "default") -> CaseRecord:
         """The record of that case and candidate; UsageError where the dump has none."""
