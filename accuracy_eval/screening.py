@@ -6,7 +6,9 @@ and of the votes, about 1 KB a result however many dumps there are. No codes are
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import operator
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,11 +86,13 @@ class Alarm:
 class Screening:
     """What digests say about dumps.
 
-    groups   dumps of equal part, libraries and flags, by what they are
-    agreed   tensors that several dumps of a group have, all the same
-    alone    tensors that only one dump has under its conditions
-    absent   dump -> tensors that others of its group have and it has not (not run, unsupported, or raised)
-    differs  dump that is odd -> what its platform record says that those who agree against it do not
+    groups     dumps of equal part, libraries and flags, by what they are
+    agreed     tensors that several dumps of a group have, all the same
+    alone      tensors that only one dump has under its conditions
+    absent     dump -> tensors that others of its group have and it has not (not run, unsupported, or raised)
+    differs    dump that is odd -> what its platform record says that those who agree against it do not
+    certified  runs of exact products that were checked where they were made (dump --certify)
+    unchecked  dumps of which no output was compared with another's, and no run was certified
     """
 
     dumps: tuple[str, ...]
@@ -100,11 +104,13 @@ class Screening:
     ties: tuple[Tie, ...]
     differs: Mapping[str, tuple[str, ...]]
     alarms: tuple[Alarm, ...] = ()
+    certified: int = 0
+    unchecked: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """0: all agree; 1: an odd one out, an alarm, or a result absent; 2: a tie, or nothing to compare."""
-        if self.ties or not (self.agreed or self.odd or self.alarms):
+        """0: all agree; 1: an odd one out, an alarm, or a result absent; 2: a tie, or a dump of which nothing was checked."""
+        if self.ties or self.unchecked:
             return 2
         return 1 if self.odd or self.alarms or self.absent else 0
 
@@ -132,6 +138,7 @@ def screen(
     votes: dict[_Key, dict[str, int]] = defaultdict(dict)
     platforms: list[dict[str, str]] = []
     alarms: list[Alarm] = []
+    certified: Counter[str] = Counter()
     for number, path in enumerate(paths):
         with Dump.open(path) as dump:
             platforms.append({k: str(v) for k, v in dump.platform.items()})
@@ -144,14 +151,18 @@ def screen(
                 group = groups.setdefault(identity, len(groups))
                 if number not in members[group]:
                     members[group].append(number)
-                for run in record.notes.get("certificate", {}).get("wrong", ()):
+                certificate = record.notes.get("certificate", {})
+                certified[names[number]] += certificate.get("runs", 0)
+                for run in certificate.get("wrong", ()):
                     alarms.append(Alarm(names[number], Where(record.id, record.candidate, "d"), wrong_product(run)))
                 for where, conditions, result in _results(record, platform):
                     ballot = votes[_Key(where, group, conditions)]
                     ballot[result] = ballot.get(result, 0) | 1 << number
         if progress:
             progress(number + 1, len(paths), names[number])
-    return replace(_counted(names, list(map(str, paths)), groups, members, votes, platforms), alarms=tuple(alarms))
+    found = _counted(names, list(map(str, paths)), groups, members, votes, platforms)
+    unchecked = tuple(name for name in found.unchecked if not certified[name])
+    return replace(found, alarms=tuple(alarms), certified=certified.total(), unchecked=unchecked)
 
 
 def _names(paths: Sequence[str | Path], labels: Sequence[str]) -> list[str]:
@@ -195,7 +206,7 @@ def _counted(
     names: Sequence[str], paths: Sequence[str], groups: Mapping[tuple[str, ...], int], members: Mapping[int, Sequence[int]],
     votes: Mapping[_Key, Mapping[str, int]], platforms: Sequence[Mapping[str, str]],
 ) -> Screening:  # fmt: skip
-    agreed = alone = 0
+    agreed = alone = compared = 0
     odd: list[OddOne] = []
     ties: list[Tie] = []
     differs: dict[str, tuple[str, ...]] = {}
@@ -207,7 +218,9 @@ def _counted(
         expected, most = max(ballot.items(), key=lambda item: item[1].bit_count())
         if of == 1:
             alone += 1
-        elif len(ballot) == 1:
+            continue
+        compared |= functools.reduce(operator.or_, ballot.values())
+        if len(ballot) == 1:
             agreed += 1
         elif 2 * most.bit_count() <= of:
             ties.append(Tie(key.where, {result: tuple(names[i] for i in _bits(voters)) for result, voters in sorted(ballot.items())}))
@@ -219,10 +232,13 @@ def _counted(
                     if names[i] not in differs:
                         differs[names[i]] = _only_its_own(platforms[i], [platforms[j] for j in _bits(most)])
     absent = Counter(names[i] for (_, group), have in present.items() for i in members[group] if not have >> i & 1)
-    described = tuple((_described(identity), tuple(names[i] for i in members[group])) for identity, group in groups.items())
+    described = tuple(
+        (text, tuple(names[i] for i in members[group])) for text, group in zip(_told_apart(list(groups)), groups.values(), strict=True)
+    )
     order = {name: i for i, name in enumerate(names)}
     odd.sort(key=lambda o: (order[o.dump], o.where.case_id, o.where.candidate, o.where.tensor))
-    return Screening(tuple(names), described, agreed, alone, dict(absent), tuple(odd), tuple(ties), differs)
+    unchecked = tuple(name for i, name in enumerate(names) if not compared >> i & 1)
+    return Screening(tuple(names), described, agreed, alone, dict(absent), tuple(odd), tuple(ties), differs, unchecked=unchecked)
 
 
 def _bits(voters: int) -> list[int]:
@@ -232,6 +248,18 @@ def _bits(voters: int) -> list[int]:
 def _only_its_own(platform: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     names = sorted(k for k in platform if k not in OWN and all(o.get(k) != platform[k] for o in others))
     return tuple(f"{k} {platform[k]} ({', '.join(sorted({o.get(k, 'absent') for o in others}))})" for k in names)
+
+
+def _told_apart(identities: Sequence[tuple[str, ...]]) -> list[str]:
+    """Each group in a few words; to those that read alike the first lines in which they differ are added."""
+    texts = [_described(identity) for identity in identities]
+    found = []
+    for text, identity in zip(texts, identities, strict=True):
+        alike = [set(other) for t, other in zip(texts, identities, strict=True) if t == text]
+        own = [line.replace("=", " ", 1) for line in identity if not all(line in other for other in alike)]
+        more = [f"and {len(own) - MOST_OWN} more"] if len(own) > MOST_OWN else []
+        found.append(", ".join([text, *own[:MOST_OWN], *more]))
+    return found
 
 
 def _described(identity: Sequence[str]) -> str:
@@ -246,6 +274,7 @@ def _described(identity: Sequence[str]) -> str:
 
 
 MOST_LINES = 20
+MOST_OWN = 3  # said of a group that reads like another
 
 
 def screening_text(found: Screening) -> str:
@@ -254,8 +283,10 @@ def screening_text(found: Screening) -> str:
     lines = [f"{counted(len(found.dumps), 'dump')}, {counted(compared, 'output')} compared by digest: {found.agreed} agree"]
     lines += [f"  {len(names)} × {what}: {', '.join(names)}" for what, names in found.groups]
     if found.alone:
-        lines.append(f"  {found.alone} outputs are in one dump alone (under its part, libraries, flags, kernels and operands)")
-    lines += [f"  absent from {name}: {count} outputs that others like it have" for name, count in sorted(found.absent.items())]
+        lines.append(f"  {counted(found.alone, 'output')} in one dump alone (under its part, libraries, flags, kernels and operands)")
+    lines += [f"  absent from {name}: {counted(count, 'output')} that others like it have" for name, count in sorted(found.absent.items())]
+    if found.certified:
+        lines.append(f"  certified where they were made: {counted(found.certified, 'run')}, {len(found.alarms) or 'none'} wrong")
     lines += [f"wrong {a.dump} {_place(a.where)}: {a.text}" for a in found.alarms[:MOST_LINES]]
     if len(found.alarms) > MOST_LINES:
         lines.append(f"and {len(found.alarms) - MOST_LINES} more wrong runs")
@@ -272,8 +303,10 @@ def screening_text(found: Screening) -> str:
         lines.append(f"undetermined {_place(tie.where)}: " + "; ".join(f"{', '.join(n)} {_short(r)}" for r, n in tie.results.items()))
     if len(found.ties) > MOST_LINES:
         lines.append(f"and {len(found.ties) - MOST_LINES} more undetermined")
-    if not compared and not found.alarms:
+    if len(found.unchecked) == len(found.dumps):
         lines.append("nothing could be compared: no two dumps have a result of equal part, libraries, flags, kernels and operands")
+    elif found.unchecked:
+        lines.append(f"not checked, no other dump has such results: {', '.join(found.unchecked)}")
     return "\n".join(lines)
 
 

@@ -133,7 +133,9 @@ def test_a_dump_names_the_run_row_and_column_of_a_faulty_kernel(
     asked = ["--op", "gemm", "--shape", "16x24x32", "--format", "float32", "--layout", "nt", "--lane", "exact", "--device", "cpu"]
     assert run(["dump", *asked, "-o", out, "--certify", "--plugin", PLUGIN]) == 1
     ident = case_id(exact("16x24x32", format="float32", layout="nt"))
-    assert f"  wrong {ident} (second-run-off): run 2: row 5; column 7 wrong\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"  wrong {ident} (second-run-off): run 2: row 5; column 7 wrong\n" in said
+    assert " runs of exact products: 1 wrong\n" in said
     held = {r.candidate: r.notes.get("certificate") for r in Dump.open(out).records}
     assert held["default"] == {"runs": 2, "wrong": []}
     assert held["second-run-off"]["wrong"] == [{"run": 1, "rows": [5], "columns": [7], "row_count": 1, "column_count": 1}]
@@ -144,3 +146,16 @@ def test_a_dump_names_the_run_row_and_column_of_a_faulty_kernel(
 def test_what_no_device_made_is_not_certified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dump", "smoke", "-o", str(tmp_path / "a.h5"), "--device", "reference", "--certify"]) == 2
     assert "--certify checks products where a device made them" in capsys.readouterr().err
+
+
+def test_a_suite_without_an_exact_product_is_not_certified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "a.h5"
+    assert run(["dump", "smoke", "-o", str(out), "--device", "cpu", "--op", "gemm", "--lane", "random", "--certify"]) == 2
+    assert "is a product it can check" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_the_runs_that_were_certified_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--op", "gemm", "--shape", "16x24x32", "--format", "float32", "--lane", "exact", "--lane", "random", "--device", "cpu"]
+    assert run(["dump", *asked, "-o", str(tmp_path / "a.h5"), "--certify", "--repeats", "3"]) == 0
+    assert "\n  certified 3 runs of exact products: none wrong\n" in capsys.readouterr().out

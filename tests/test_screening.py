@@ -122,6 +122,32 @@ def test_what_a_dump_has_not_is_counted_and_what_raised_is_no_vote(tmp_path: Pat
     assert (found.agreed, found.absent, found.exit_code) == (2, {"c": 1}, 1)
 
 
+def test_a_dump_like_no_other_is_named_with_what_sets_it_apart_and_never_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lone = dumped(tmp_path, "c", record(1, 10), record(2, 5), **{"library.cublas.version": "13.2.0"})
+    paths = [*fleet(tmp_path, {"a": 5, "b": 5}), lone]
+    assert screen(paths).unchecked == ("c",)
+    assert run(["screen", *paths]) == 2
+    said = capsys.readouterr().out.splitlines()
+    assert said[1:3] == [
+        "  2 × NVIDIA H200, sm_90, torch 2.11, library.cublas.version 13.1.0: a, b",
+        "  1 × NVIDIA H200, sm_90, torch 2.11, library.cublas.version 13.2.0: c",
+    ]
+    assert said[-1] == "not checked, no other dump has such results: c"
+
+
+def test_a_dump_in_which_everything_raised_never_passes(tmp_path: Path) -> None:
+    failed = dumped(tmp_path, "c", record(2, status="error", reason="RuntimeError: illegal access"))
+    found = screen([*fleet(tmp_path, {"a": 5, "b": 5}), failed])
+    assert (found.agreed, found.unchecked, found.exit_code) == (2, ("c",), 2)
+
+
+def test_one_dump_alone_passes_by_its_certificates_and_only_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    certified = dumped(tmp_path, "a", record(1, 10, notes={"certificate": {"runs": 20, "wrong": []}}))
+    assert run(["screen", certified]) == 0
+    assert "  certified where they were made: 20 runs, none wrong\n" in capsys.readouterr().out
+    assert run(["screen", dumped(tmp_path, "b", record(1, 10))]) == 2
+
+
 def test_nothing_in_common_is_never_an_agreement(tmp_path: Path) -> None:
     found = screen([dumped(tmp_path, "a", record(1, 10)), dumped(tmp_path, "b", record(2, 5))])
     assert (found.agreed, found.alone, found.exit_code) == (0, 2, 2)

@@ -231,6 +231,8 @@ def summary_text(summary: Any, device: str) -> str:
     if len(summary.errors) > 10:
         lines.append(f"  … and {len(summary.errors) - 10} more errors; accuracy-eval inspect {summary.path}")
     lines += [f"  lost the device: {name}; a fresh process ran the cases after it" for name in summary.lost[:10]]
+    if summary.certified is not None:
+        lines.append(f"  certified {counted(summary.certified, 'run')} of exact products: {len(summary.wrong) or 'none'} wrong")
     lines += [f"  wrong {text}" for text in summary.wrong[:10]]
     if len(summary.wrong) > 10:
         lines.append(f"  … and {len(summary.wrong) - 10} more wrong runs")

@@ -21,7 +21,7 @@ def screen_command(dumps: tuple[str, ...], labels: tuple[str, ...], quiet: bool,
     """Compare DUMPS of many devices by their digests: equal part, libraries, flags, kernels and operands must give equal bytes.
 
     A dump that differs from what more than half of its like have is the odd one out. Exits with 1 for an odd one out or a result that is
-    absent, with 2 where nobody has more than half or nothing could be compared.
+    absent, with 2 where nobody has more than half or of some dump nothing could be checked. One dump alone: dump --certify.
 
     \b
     accuracy-eval screen node*.h5

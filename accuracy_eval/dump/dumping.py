@@ -9,12 +9,13 @@ from typing import Any
 
 from accuracy_eval import store
 from accuracy_eval.backends.base import Backend
+from accuracy_eval.backends.certificates import certifiable
 from accuracy_eval.dump.choosing import check_names, chosen, expected_names, registered_facts, share
 from accuracy_eval.dump.resuming import again_text, only_writer, outdated, taken_over
 from accuracy_eval.dump.running import Here, Job, Settings, unfinished
 from accuracy_eval.dump.summary import DumpSummary
 from accuracy_eval.dump.workers import Crew
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import UsageError, counted
 from accuracy_eval.json_data import to_json
 from accuracy_eval.suite import Suite
 
@@ -63,6 +64,11 @@ def dump(
     if certify and provenance.get("backend") != "torch":
         raise UsageError(f"--certify checks products where a device made them; {provenance.get('label')} is none, compare judges its dump")
     vendor = str(provenance.get("vendor"))
+    if certify and not any(map(certifiable, suite.cases)):
+        raise UsageError(
+            f"--certify: none of the {counted(len(suite.cases), 'case')} is a product it can check: gemm, forward, no recipe, --lane exact "
+            "(suite screen has large ones)"
+        )
     work = [Job(c, chosen(place.candidates(c), candidates, states, expected_names(suite, c, vendor))) for c in todo]
     check_names(candidates, (name for job in work for name in job.candidates), info["candidates"])
     finished, damaged = taken_over(out, parts, info, provenance, resume=resume)
@@ -77,6 +83,7 @@ def dump(
             (parts / store.part_name(*key)).unlink()
         jobs = unfinished(work, finished - stale.keys())
         summary = DumpSummary.begun(parts, work, jobs, again_text(stale, damaged))
+        summary.certified = 0 if certify else None
         settings = Settings(parts, info, run, repeats, store_inputs, kernels=kernels, certify=certify)
         total = sum(len(j.candidates) for j in work)
         for count, record in enumerate(place.run(jobs, settings), summary.resumed + 1):

@@ -21,6 +21,7 @@ class DumpSummary:
     unnamed   op -> cases for which none of the named candidates is registered: they ran nothing
     again     why results of an earlier run were not kept: a file of their candidate has changed, or theirs is damaged
     lost      what raised and left a device that answers no more calls; a fresh process ran the cases after it
+    certified runs of exact products that were checked where they were made; None where that was not asked
     """
 
     path: Path
@@ -36,6 +37,7 @@ class DumpSummary:
     unnamed: dict[str, int] = field(default_factory=dict)
     again: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    certified: int | None = None
     time_s: float = 0.0
 
     @classmethod
@@ -53,7 +55,10 @@ class DumpSummary:
         if record.status == "error":
             self.errors.append(f"{record.id} ({record.candidate}): {record.reason}")
         name = record.id if record.candidate == "default" else f"{record.id} ({record.candidate})"
-        self.wrong += [f"{name}: {wrong_product(run)}" for run in record.notes.get("certificate", {}).get("wrong", ())]
+        certificate = record.notes.get("certificate", {})
+        self.wrong += [f"{name}: {wrong_product(run)}" for run in certificate.get("wrong", ())]
+        if self.certified is not None:
+            self.certified += certificate.get("runs", 0)
         if "device_lost" in record.notes:
             self.lost.append(name)
         if "never_written" in record.notes:
