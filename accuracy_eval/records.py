@@ -76,7 +76,7 @@ class Coded:
         return tuple(self.codes.shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Case:
     """One thing to compute. `cases.case_id` prints it, `cases.parse_case` reads it.
 
@@ -113,7 +113,7 @@ class Case:
         return dict(self.options).get(name, default)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorRecord:
     """A stored tensor: what it is, its digest, and where in the file its codes lie ("" = not stored).
 
@@ -131,7 +131,7 @@ class TensorRecord:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CaseRecord:
     """One case run by one candidate in a dump.
 
@@ -323,7 +323,7 @@ class TensorResult:
     pairs: tuple[Pair, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NotCompared:
     """A case that could not be judged for a dump, and why. `case` puts it beside its like in reports; None where the id is all there is."""
 

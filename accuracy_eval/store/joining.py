@@ -17,19 +17,23 @@ from accuracy_eval.store.guard import document, open_file
 from accuracy_eval.store.schema import Entry, Key, Run, content_digest, dump_json, key_text, parse_index, parse_run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Item:
-    """One record of one file with the platform and time its file gives for it."""
+    """One record of one file with the platform and time its file gives for it: `timed`, as JSON, empty where there is none."""
 
     entry: Entry
     platform: Mapping[str, Any]
-    times: Any = None
+    timed: bytes = b""
+
+    @property
+    def times(self) -> Any:
+        return json.loads(self.timed) if self.timed else None
 
     def rank(self) -> tuple[int, str, str, str, str]:
         """Which of several equal records is kept: the one with most codes stored, then by text, so that order does not matter."""
         stored = sum(bool(t.path) for t in self.entry.record.tensors)
-        texts = [dump_json(x).decode() for x in (self.entry.data, to_json(self.platform), to_json(self.times))]
-        return -stored, texts[0], texts[1], texts[2], str(self.entry.file)
+        platform = dump_json(to_json(self.platform)).decode()
+        return -stored, self.entry.text.decode(), platform, (self.timed or b"null").decode(), str(self.entry.file)
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Contents:
         return Run(
             tuple(json.loads(text) for text in order),
             {k: index[text] for k, text in zip(keys, texts, strict=True) if index[text]},
-            {k: i.times for k, i in zip(keys, self.items, strict=True) if i.times},
+            {k: i.times for k, i in zip(keys, self.items, strict=True) if i.timed},
         )
 
 
@@ -64,7 +68,8 @@ def load(path: Path) -> Contents:
 
 def _item(entry: Entry, run: Run) -> Item:
     key = key_text(entry.key)
-    return Item(entry, run.platforms[run.assigned.get(key, 0)], run.times.get(key))
+    times = run.times.get(key)
+    return Item(entry, run.platforms[run.assigned.get(key, 0)], dump_json(times) if times else b"")
 
 
 def join(contents: Sequence[Contents]) -> Contents:

@@ -18,7 +18,7 @@ from accuracy_eval.store.guard import damage_named, dataset, import_h5py, open_f
 from accuracy_eval.store.joining import Contents, Item, join, load
 from accuracy_eval.store.parts import clean, completed, dataset_attributes, part_files, write_part
 from accuracy_eval.store.reading import Dump
-from accuracy_eval.store.schema import Key, index_document, run_document
+from accuracy_eval.store.schema import Key, dump_json, index_document, run_document
 
 COPY_BYTES = 1 << 24
 
@@ -134,7 +134,7 @@ def _without_codes(item: Item) -> Item:
     entry = item.entry
     data = {**entry.data, "tensors": [{**t, "path": ""} for t in entry.data["tensors"]]}
     record = replace(entry.record, tensors=tuple(replace(t, path="") for t in entry.record.tensors))
-    return replace(item, entry=replace(entry, record=record, data=data))
+    return replace(item, entry=replace(entry, record=record, text=dump_json(data)))
 
 
 def _merge(paths: Sequence[str | Path], out: str | Path, progress: Callable[[int, int], None] | None) -> Path:

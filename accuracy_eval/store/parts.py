@@ -27,6 +27,7 @@ from accuracy_eval.store.schema import (
     Run,
     check_name,
     dataset_path,
+    dump_json,
     index_document,
     key_text,
     parse_index,
@@ -117,7 +118,7 @@ def _prepare(record: CaseRecord, arrays: Mapping[str, NDArray[Any]]) -> tuple[di
         if not tensors[i].sha256:
             raise UsageError(f"{where} tensor {t.name!r}: neither codes nor a digest; give one of them")
     complete = dataclasses.replace(record, tensors=tuple(tensors))
-    return stored, Entry(complete, to_json(complete), Path())
+    return stored, Entry(complete, dump_json(to_json(complete)), Path())
 
 
 def _plain_codes(codes: NDArray[Any], tensor: TensorRecord, where: str) -> NDArray[Any]:
