@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import support_kernels
+from support_interrupts import HEARING
 
 from accuracy_eval.backends import candidates
 from accuracy_eval.backends.open import open_backend
@@ -250,6 +251,23 @@ def test_kill_at_any_moment_loses_at_most_the_cases_in_flight(tmp_path):
     assert done.returncode == 0
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps  # no case ran twice
     assert len(Dump.open(tmp_path / "a.h5.parts").records) == total
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "1")], ids=["in-this-process", "by-a-worker"])
+def test_an_interrupted_dump_says_how_to_go_on(tmp_path, workers):
+    out = tmp_path / "a.h5"
+    command = ["dump", "smoke", "--op", "gemm", "--device", "reference", "-o", str(out), *workers]
+    process = subprocess.Popen([*HEARING, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(list((tmp_path / "a.h5.parts").glob("*.h5"))) < 5:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert f"what is done so far is kept in {out}.parts; the same command with --resume goes on from there" in said
+    assert run([*command, "--resume", "-q"]) == 0
 
 
 def test_a_kernel_that_hands_out_one_buffer_is_seen_to_differ(tmp_path, cpu):

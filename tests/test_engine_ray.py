@@ -104,6 +104,9 @@ def test_seats_are_gpus_or_cores_of_the_nodes_asked_for(nodes: Any) -> None:
         assert cluster.seats_for("cuda", 1)[1][0].options()["accelerator_type"] == "H200"
     with Cluster(nodes.address) as cluster:
         assert cluster.most_workers("auto") == 4
+        assert cluster.has_node()
+    with Cluster(nodes.address, on="intel") as cluster:
+        assert not cluster.has_node()
 
 
 def test_a_node_that_leaves_costs_nothing(nodes: Any) -> None:

@@ -283,6 +283,7 @@ GOOD = 'suite = "smoke"\n[hosts.a]\naddress = "me@a"\n'
         ('suite = "smoke"\n', "no hosts; give each a table [hosts.NAME] with its address"),
         (f'colour = "red"\n{GOOD}', "unknown key in fleet "),
         ('suite = "smoke"\n[hosts.a]\n', "hosts.a: no address; give [user@]host as ssh takes it"),
+        ('suite = "smoke"\n[hosts.a]\nadress = "me@a"\n', "hosts.a: 'adress' (did you mean address?)"),
         (f"{GOOD}port = 22\n", "hosts.a: 'port'; allowed: address, device, env, folder, python"),
         (f"{GOOD}python = 3\n", "hosts.a: python = 3; expected a string"),
         (f"{GOOD}env = {{A = 1}}\n", "expected a table of variables, each with a string"),

@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import click
@@ -138,7 +139,7 @@ def dump_command(
         return _print_plan(chosen, options["plan_for"], workers, as_json, options)
     if out is None:
         raise click.UsageError("give the dump to write: -o FILE")
-    with _opened(device, encoding, workers, out, options) as backend:
+    with _resumable(out), _opened(device, encoding, workers, out, options) as backend:
         with attended_progress() if attended else progress("dump", quiet=quiet or as_json) as update:
             summary = dump(
                 chosen, backend, out, candidates=options["candidates"], states=options["states"], repeats=options["repeats"],
@@ -154,6 +155,18 @@ def dump_command(
     elif not quiet and not attended:
         click.echo(summary_text(summary, name))
     return 1 if summary.error or summary.wrong else 0
+
+
+@contextlib.contextmanager
+def _resumable(out: str) -> Iterator[None]:
+    """Says of an interrupted dump how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        parts = Path(f"{out}.parts")
+        if parts.is_dir() and any(parts.iterdir()):
+            click.echo(f"dump: what is done so far is kept in {parts}; the same command with --resume goes on from there", err=True)
+        raise
 
 
 @contextlib.contextmanager
@@ -191,10 +204,12 @@ def _opened(
 
 def _on_cluster(device: str, encoding: Literal["ocp", "fnuz"], workers: int | str | None, options: dict[str, Any]) -> Iterator[Any]:
     from accuracy_eval.dump.workers import Crew
-    from accuracy_eval.engine.ray import Cluster
+    from accuracy_eval.engine.ray import START_S, Cluster
 
     with Cluster(options["address"], options["on"]) as cluster:
         count = workers if isinstance(workers, int) else cluster.most_workers(device)
+        if options["on"] and not cluster.has_node():
+            click.echo(f"dump: no node of the cluster is or has {options['on']} now; waiting up to {START_S:.0f} s for one", err=True)
         limit = options["case_limit"]
         with Crew(device, count, encoding=encoding, plugins=options["plugins"], limit_s=limit, cluster=cluster) as crew:
             yield crew

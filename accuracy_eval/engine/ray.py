@@ -112,6 +112,10 @@ class Cluster:
             raise UsageError(f"no node of the cluster has {resource}s" + (f" and {self._on}" if self._on else ""))
         return found
 
+    def has_node(self) -> bool:
+        """Whether a node that may be used is there now; an autoscaler may bring one."""
+        return bool(self._nodes())
+
     def _on_gpu(self, device: str) -> bool:
         return device == "cuda" or (device == "auto" and any(node.get("GPU") for node in self._nodes()))
 

@@ -92,9 +92,10 @@ def load_fleet(path: str | Path) -> Fleet:
 def _host(name: str, table: Any, where: str) -> Host:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
         raise UsageError(f"{where}: a host's name holds letters, digits, '.', '_' and '-'; it names the host's dump")
+    if isinstance(table, dict):
+        check_table(table, _HOST_KINDS, where)
     if not isinstance(table, dict) or "address" not in table:
         raise UsageError(f"{where}: no address; give [user@]host as ssh takes it, or ssh://[user@]host:port")
-    check_table(table, _HOST_KINDS, where)
     env = table.get("env", {})
     if not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", k) and isinstance(v, str) for k, v in env.items()):
         raise UsageError(f"{where}: env {env!r}; expected a table of variables, each with a string")
