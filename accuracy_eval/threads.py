@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -31,6 +32,17 @@ def map_threads(function: Callable[[T], R], items: Iterable[T], *, threads: int 
         return [function(x) for x in work]
     with ThreadPoolExecutor(count, initializer=_mark) as pool:
         return list(pool.map(function, work))
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """The block is one of several that run at once: what it maps runs one after the other, as inside a function that is being mapped."""
+    before = getattr(_here, "mapped", False)
+    _here.mapped = True
+    try:
+        yield
+    finally:
+        _here.mapped = before
 
 
 _here = threading.local()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.records import Case
 from accuracy_eval.store import Dump
 from accuracy_eval.suite import parse_suite
+from accuracy_eval.threads import map_threads
 
 pytestmark = pytest.mark.torch
 CASES = [make_case("gemm", [("m", m), ("n", 8), ("k", 8)], format="float32", layout="nt") for m in range(1, 9)]
@@ -71,6 +73,26 @@ def test_no_more_than_the_threads_and_one_are_ahead() -> None:
     assert taken(a, 2) == 2
     a.close()
     assert set(maker.begun) <= {1, 2, 3, 4}
+
+
+def test_small_cases_take_a_thread_each_and_large_ones_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    def make(_: Case) -> Draft:
+        def name(_: int) -> str:
+            time.sleep(0.01)
+            return threading.current_thread().name
+
+        ran.append(map_threads(name, range(8), threads=4))
+        return Draft({})
+
+    for size in (drafts.ALONE_BELOW - 1, drafts.ALONE_BELOW):
+        a = Ahead(make, lambda _, size=size: size, 1)
+        a.expect(CASES[:1])
+        a.take(CASES[0])
+        a.close()
+    assert set(ran[0]) == {"draft_0"}
+    assert len(set(ran[1])) > 1
 
 
 def test_memory_bounds_what_is_ahead_but_one_case_always_fits(monkeypatch: pytest.MonkeyPatch) -> None:

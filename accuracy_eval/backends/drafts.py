@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +17,11 @@ from accuracy_eval.ops.operands import operand_codes, quantised_inputs, random_c
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, Operand, Output
 from accuracy_eval.records import Case, Coded
+from accuracy_eval.threads import alone
 from accuracy_eval.timeline import Timeline
 
 Codes = NDArray[Any]
+ALONE_BELOW = 1 << 27  # bytes of a case's operands up to which one thread makes them: several cases at once keep the cores busier
 MOST_AHEAD = 1 << 30  # bytes of operands that wait for their case or are being made; one case always fits
 
 
@@ -115,4 +118,8 @@ class Ahead:
             if self._begun and sum(held for _, held, _ in self._begun) + size > MOST_AHEAD:
                 return
             case = self._coming.popleft()
-            self._begun.append((case, size, self._pool.submit(self._make, case)))
+            self._begun.append((case, size, self._pool.submit(self._made_beside_others, case, size)))
+
+    def _made_beside_others(self, case: Case, size: int) -> Draft:
+        with alone() if size < ALONE_BELOW else nullcontext():
+            return self._make(case)

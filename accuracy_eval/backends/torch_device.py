@@ -46,8 +46,8 @@ _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 def drafting_threads() -> int:
-    """Cases whose operands are made at a time: each is made by several threads in turn."""
-    return max(1, min(4, thread_count() // 2))
+    """Cases whose operands are made at a time, each by one thread unless it is large."""
+    return max(1, min(8, thread_count() // 2))
 
 
 def import_torch() -> Any:

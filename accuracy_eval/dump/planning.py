@@ -32,6 +32,7 @@ class Rates:
     flop_s      operations a second of its products, by size of operands in bits; the widest entry stands for wider ones
     drawn_s     bytes of random operands made and digested a second
     companion_s the same of integer and coded operands, which the host makes
+    quantised_s the same of operands under a recipe, which the host makes and quantises
     written_s   bytes of outputs brought to the host, digested and written a second
     """
 
@@ -41,20 +42,21 @@ class Rates:
     flop_s: Mapping[int, float]
     drawn_s: float
     companion_s: float
+    quantised_s: float
     written_s: float
 
     def seconds(self, case: Case, sizes: Sizes, repeats: int) -> float:
         """Of a case, without the start."""
         bits = max(get_format(o).bits for o in sizes.formats) if sizes.formats else 32
         rate = self.flop_s[min((b for b in self.flop_s if b >= bits), default=max(self.flop_s))]
-        made = sizes.operands / (self.drawn_s if case.lane == "random" else self.companion_s)
-        return self.case_s + flop(case) * repeats / rate + made + sizes.outputs / self.written_s
+        made = self.quantised_s if case.recipe else self.drawn_s if case.lane == "random" else self.companion_s
+        return self.case_s + flop(case) * repeats / rate + sizes.operands / made + sizes.outputs / self.written_s
 
 
 # measured points and how well this model meets them: docs/scale.md
 RATES = {
-    "h200": Rates("one H200, 16 Xeon cores", 5.0, 0.018, {8: 600e12, 16: 500e12, 32: 40e12, 64: 40e12}, 1.45e9, 0.22e9, 1.2e9),
-    "cpu": Rates("2 cores of an EPYC", 3.0, 0.020, {16: 12e9, 32: 60e9, 64: 30e9}, 1.0e9, 0.22e9, 0.4e9),
+    "h200": Rates("one H200, 16 Xeon cores", 5.0, 0.018, {8: 600e12, 16: 500e12, 32: 40e12, 64: 40e12}, 1.45e9, 0.22e9, 0.13e9, 1.2e9),
+    "cpu": Rates("2 cores of an EPYC", 3.0, 0.020, {16: 12e9, 32: 60e9, 64: 30e9}, 1.0e9, 0.22e9, 0.2e9, 0.4e9),
 }
 
 
