@@ -147,6 +147,8 @@ def test_the_devices_a_user_left_visible_are_the_ones_used(tmp_path: Path) -> No
     assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in gpu_seats(2, environment, root)] == ["5", "GPU-8a1f"]
     with pytest.raises(UsageError, match=r"3 workers asked for, 2 GPUs can be used here \(CUDA_VISIBLE_DEVICES=5,GPU-8a1f\)"):
         gpu_seats(3, environment, root)
+    with pytest.raises(UsageError, match=r"no GPU can be used here \(CUDA_VISIBLE_DEVICES is not set\); --device cpu or reference"):
+        gpu_seats(6, {}, host(tmp_path / "none"))
 
 
 def test_amd_workers_are_pinned_by_hip_within_what_rocr_leaves(tmp_path: Path) -> None:

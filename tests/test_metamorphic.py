@@ -56,6 +56,14 @@ def test_torch_on_a_cpu_keeps_every_relation(tmp_path, layout):
     assert results.exit_code == 0
 
 
+@pytest.mark.parametrize("share", range(7))
+def test_a_share_is_judged_by_itself(tmp_path, share):
+    dump(SUITE, ReferenceBackend(), tmp_path / "share.h5", shard=(share, 7))
+    results = compare_dumps(tmp_path / "share.h5", reference="none", keep=lambda c: c.lane == "metamorphic")
+    assert {t.verdict for t in results.tensors} == {Verdict.PASS}
+    assert not results.not_compared
+
+
 def test_the_reference_keeps_every_relation(tmp_path):
     assert run(tmp_path / "ref.h5", backend=ReferenceBackend())[0] == set()
 

@@ -61,6 +61,11 @@ def test_a_plan_of_a_shard_is_of_its_cases_alone(capsys: pytest.CaptureFixture[s
     assert "suite demo, shard 2/3: 15 cases" in capsys.readouterr().out  # of 47
 
 
+def test_a_plan_without_its_device_says_what_is_expected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["dump", "demo", "--plan", "--device", "cpu"]) == 2
+    assert "'--device' follows it: expected the device whose rates to plan by" in capsys.readouterr().err
+
+
 def test_huge_tensors_are_planned_without_being_allowed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dump", "huge", "--plan", "h200"]) == 0
     assert "suite huge: 4 cases" in capsys.readouterr().out

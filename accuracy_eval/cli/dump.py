@@ -35,6 +35,12 @@ def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | 
     return int(value)
 
 
+def _plan_for(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is not None and value.startswith("-"):
+        raise click.BadParameter(f"{value!r} follows it: expected the device whose rates to plan by, as in --plan h200")
+    return value
+
+
 @click.command("dump", short_help="Run a suite on a device and store the outputs.")
 @click.argument("suite", required=False, shell_complete=completion.suites)
 @click.option("-o", "--out", type=click.Path(dir_okay=False), help="The dump to write (HDF5).")
@@ -85,11 +91,21 @@ def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | 
     help="Time after which a case that gives no sign of life is ended: with workers, and of ranks (collectives).",
 )
 @click.option(
-    "--plan", "plan_for", metavar="DEVICE", help="Run nothing: print cases, operations, bytes and time, by the rates of h200 or cpu."
+    "--plan",
+    "plan_for",
+    callback=_plan_for,
+    metavar="DEVICE",
+    help="Run nothing: print cases, operations, bytes and time, by the rates of h200 or cpu.",
 )
 @click.option("--kernels", is_flag=True, help="Record the names of the GPU kernels each case runs (one more run, under the profiler).")
 @click.option("--certify", is_flag=True, help="Check every run of an exact product on the device; wrong rows and columns are named.")
-@click.option("--shard", default="0/1", show_default=True, callback=_shard, help="I/N: only every N-th case, starting at I.")
+@click.option(
+    "--shard",
+    default="0/1",
+    show_default=True,
+    callback=_shard,
+    help="I/N: only every N-th case, starting at I, and what it is compared with.",
+)
 @click.option("--resume", is_flag=True, help="Go on with an unfinished dump.")
 @click.option("--store-inputs", is_flag=True, help="Store operands too, not only their digests.")
 @click.option("--probe", is_flag=True, help="Store the device's numerics card too (accuracy-eval probe).")

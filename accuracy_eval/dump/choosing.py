@@ -8,9 +8,10 @@ from typing import Any
 
 from accuracy_eval.backends.candidates import Candidate
 from accuracy_eval.backends.states import STATES
+from accuracy_eval.cases import case_id
 from accuracy_eval.errors import UsageError, alike, unknown
 from accuracy_eval.records import Case
-from accuracy_eval.suite import Suite
+from accuracy_eval.suite import Suite, with_bases
 from accuracy_eval.visits import EVERY
 
 
@@ -25,9 +26,11 @@ class Known:
 
 
 def share(suite: Suite, shard: tuple[int, int]) -> list[Case]:
-    """The cases of a share (i, n) of the suite: those at positions i modulo n. UsageError where there are none."""
+    """The cases of a share (i, n) of the suite: those at positions i modulo n, and what metamorphic ones among them are compared with, so
+    that each share can be judged by itself. UsageError where there are none."""
     index, shares = shard
-    found = list(suite.cases[index::shares])
+    mine = {case_id(c) for c in with_bases(suite.cases[index::shares])}
+    found = [c for c in suite.cases if case_id(c) in mine]
     if not found:
         raise UsageError(f"suite {suite.name}: no cases to run (shard {index}/{shares} of {len(suite.cases)})")
     return found

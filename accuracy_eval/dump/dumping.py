@@ -51,7 +51,7 @@ def dump(
                   a candidate that has changed; they must come from the same suite, device and versions. Without it, leftovers are an error
     store_inputs  keep the operand codes in the file, not only their digests
     probe         store the device's numerics card too: whole in the dump's info, a sentence per format in its platform record
-    shard         (i, n): only cases whose position in the suite is i modulo n
+    shard         (i, n): only cases whose position in the suite is i modulo n, and what they are compared with (`choosing.share`)
     UsageError when `out` exists, or leftovers do and `resume` is off. A case that is unsupported or raises is recorded.
     """
     started = time.monotonic()

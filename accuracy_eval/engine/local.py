@@ -50,7 +50,7 @@ class LocalPool(Pool["_Place"]):
         for place in self._places:
             if place.overdue(self._limit):
                 place.kill()
-                reason = f"no sign of life for {self._limit:.0f} s" if place.greeted else f"did not start within {START_S:.0f} s"
+                reason = f"no sign of life for {self._limit:g} s" if place.greeted else f"did not start within {START_S:.0f} s"
                 yield from self._replace(place, reason, waiting)
 
     def _moment(self) -> float:

@@ -167,7 +167,7 @@ class RayPool(Pool["_Place"]):
         for place in self._places:
             if place.overdue(self._limit, self._start_s):
                 place.kill()
-                reason = f"no sign of life for {self._limit:.0f} s" if place.ready else f"did not start within {self._start_s:.0f} s"
+                reason = f"no sign of life for {self._limit:g} s" if place.ready else f"did not start within {self._start_s:.0f} s"
                 yield from self._replace(place, reason, waiting, guilty=True)
 
     def _out_of_reach(self, place: _Place, error: Exception) -> bool:

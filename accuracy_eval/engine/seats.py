@@ -44,6 +44,8 @@ def gpu_seats(count: int, environment: Mapping[str, str] = os.environ, root: Pat
     there = gpu_count(environment, root)
     if count > there:
         shown = f"{variable}={','.join(listed)}" if listed is not None else f"{variable} is not set"
+        if not there:
+            raise UsageError(f"no GPU can be used here ({shown}); --device cpu or reference takes none")
         raise UsageError(f"{count} workers asked for, {there} GPUs can be used here ({shown}); ask for at most {there}")
     names = listed if listed is not None else [str(i) for i in range(there)]
     return [Seat(f"gpu {n}", {variable: n, "ACCURACY_EVAL_THREADS": str(_share(count))}) for n in names[:count]]
