@@ -434,3 +434,12 @@ def test_the_command_line_takes_candidates_and_states(tmp_path, capsys):
     assert Dump.open(out).records[0].notes["kernels_unknown"] == "no GPU: kernels of CPU libraries have no names"
     assert run([*arguments[:-1], str(tmp_path / "b.h5"), "--state", "asleep"]) == 2
     assert "unknown state 'asleep'" in capsys.readouterr().err
+
+
+def test_a_file_that_was_loaded_twice_is_loaded_once_by_other_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(candidates, "_PLUGINS", [])
+    file = tmp_path / "nothing_registered.py"
+    file.write_text("VALUE = 1\n")
+    for _ in range(2):
+        candidates.load_plugin(str(file))
+    assert candidates.plugins() == (str(file),)

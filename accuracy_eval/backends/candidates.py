@@ -228,5 +228,5 @@ def load_plugin(path: str) -> None:
 
 
 def plugins() -> tuple[str, ...]:
-    """The files that were loaded, for other processes to load."""
-    return tuple(_PLUGINS)
+    """The files that were loaded, each once, for other processes to load."""
+    return tuple(dict.fromkeys(_PLUGINS))
