@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import resource
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,17 @@ def test_packing_keeps_records_codes_and_identity(tmp_path: Path) -> None:
         for m in (1, 2, 3):
             made, arrays = record(m)
             assert np.array_equal(dump.read(dump.record(made.id), "d"), arrays["d"])
+
+
+def test_the_index_is_canonical_json_and_parts_share_their_platform(tmp_path: Path) -> None:
+    path = pack(_folder(tmp_path / "p", [1, 2, 3]), tmp_path / "a.h5")
+    with h5py.File(path) as f:
+        text = bytes(f["index"][()])
+    data = json.loads(text)
+    assert text == json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
+    assert [dict(r["case"]["shape"])["m"] for r in data["records"]] == [1, 2, 3]
+    folder = Dump.open(_folder(tmp_path / "q", [1, 2, 3]))
+    assert len({id(folder.platform_of(r)) for r in folder.records}) == 1
 
 
 def test_packing_can_keep_the_parts_and_never_removes_other_files(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +72,21 @@ def _item(entry: Entry, run: Run) -> Item:
     return Item(entry, run.platforms[run.assigned.get(key, 0)], dump_json(times) if times else b"")
 
 
-def join(contents: Sequence[Contents]) -> Contents:
-    """All of them as one. FileError naming both files and digests where two hold different results for one (case, candidate)."""
+def join(contents: Iterable[Contents]) -> Contents:
+    """All of them as one. FileError naming both files and digests where two hold different results for one (case, candidate).
+
+    Equal infos and platforms are held once: ten thousand parts of a dump have one between them.
+    """
     kept: dict[Key, Item] = {}
+    infos: dict[bytes, Mapping[str, Any]] = {}
+    platforms: dict[bytes, Mapping[str, Any]] = {}
     for c in contents:
+        infos.setdefault(dump_json(to_json(c.info)), c.info)
+        shared: dict[int, Mapping[str, Any]] = {}
         for item in c.items:
+            if id(item.platform) not in shared:
+                shared[id(item.platform)] = platforms.setdefault(dump_json(to_json(item.platform)), item.platform)
+            item = replace(item, platform=shared[id(item.platform)])
             other = kept.get(item.entry.key)
             if other is None:
                 kept[item.entry.key] = item
@@ -85,7 +95,7 @@ def join(contents: Sequence[Contents]) -> Contents:
                 raise _conflict(other.entry, item.entry)
             if item.rank() < other.rank():
                 kept[item.entry.key] = item
-    return Contents(join_info([c.info for c in contents]), tuple(kept[k] for k in sorted(kept)))
+    return Contents(join_info(infos.values()), tuple(kept[k] for k in sorted(kept)))
 
 
 def _conflict(a: Entry, b: Entry) -> FileError:

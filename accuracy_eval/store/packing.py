@@ -119,7 +119,7 @@ def extract(dump: str | Path, out: str | Path, *, keep: Callable[[CaseRecord], b
     source, there = Path(dump), Path(out)
     if there.exists():
         raise UsageError(f"{there} exists already; remove it or choose another name")
-    whole = join([load(f) for f in (part_files(source) if source.is_dir() else [source])])
+    whole = join(load(f) for f in (part_files(source) if source.is_dir() else [source]))
     items = tuple(i if codes else _without_codes(i) for i in whole.items if keep(i.entry.record))
     if not items:
         raise UsageError(f"{source}: none of its {counted(len(whole.items), 'result')} matches; nothing to extract")
@@ -146,7 +146,7 @@ def _merge(paths: Sequence[str | Path], out: str | Path, progress: Callable[[int
         files.extend(found)
     if not files:
         raise UsageError("nothing to merge: no paths were given")
-    return _write(join([load(f) for f in dict.fromkeys(files)]), Path(out), progress)
+    return _write(join(load(f) for f in dict.fromkeys(files)), Path(out), progress)
 
 
 def _write(contents: Contents, out: Path, progress: Callable[[int, int], None] | None = None) -> Path:

@@ -66,7 +66,7 @@ class Dump:
         files = tuple(part_files(path))
         if not files:
             raise NotADump(f"{path}: a folder without .h5 files; expected a dump or a folder of its parts")
-        return cls(path, join([load(f) for f in files]), files)
+        return cls(path, join(load(f) for f in files), files)
 
     def __enter__(self) -> Self:
         return self

@@ -136,9 +136,10 @@ def load_json(data: bytes, where: str) -> dict[str, Any]:
 
 
 def index_document(info: Mapping[str, Any], entries: Iterable[Entry]) -> bytes:
+    """As `dump_json` writes it; the records are not parsed again for it."""
     ordered = sorted(entries, key=lambda e: e.key)
-    digest = content_digest(e.record for e in ordered)
-    return dump_json({"info": to_json(info), "records": [e.data for e in ordered], "content_digest": digest})
+    digest = content_digest(e.record for e in ordered).encode()
+    return b'{"content_digest":"%b","info":%b,"records":[%b]}' % (digest, dump_json(to_json(info)), b",".join(e.text for e in ordered))
 
 
 def parse_index(data: bytes, file: Path) -> tuple[dict[str, Any], list[Entry]]:
