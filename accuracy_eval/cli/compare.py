@@ -13,7 +13,7 @@ import click
 
 from accuracy_eval.cli import completion
 from accuracy_eval.cli.progress import progress
-from accuracy_eval.cli.selection import FILTERS, as_options, joined, selection
+from accuracy_eval.cli.selection import FILTERS, as_options, listed, selection
 from accuracy_eval.cli.tables import terminal_width
 
 if TYPE_CHECKING:
@@ -63,14 +63,7 @@ FOR_ARRAYS = {
 @click.option("--explain", is_flag=True, help="Name the order of operations that makes each product's bits (notation: docs/datapath.md).")
 @click.option("--unit", metavar="UNIT", help="With --explain: whose arithmetic to try (default: each dump's device).")
 @click.option("--no-verify", is_flag=True, help="Skip the check of stored digests.")
-@click.option(
-    "--to",
-    "forms",
-    multiple=True,
-    callback=joined,
-    metavar="FORMS",
-    help=f"Reports to write: {FORMS}; none for no file (default: {DEFAULT_FORMS}; with --case none).",
-)
+@listed("--to", "forms", metavar="FORMS", help=f"Reports to write: {FORMS}; none for no file (default: {DEFAULT_FORMS}; with --case none).")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
 @click.option(
     "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that share the cases (default: one a core from 1,000 cases on)."

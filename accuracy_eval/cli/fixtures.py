@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from accuracy_eval.cli.selection import joined
+from accuracy_eval.cli.selection import listed
 
 
 @click.group("fixtures", short_help="Operands and exact results as files for engines without torch.")
@@ -18,13 +18,9 @@ def fixtures_command() -> None:
 @fixtures_command.command("export", short_help="Write fixtures: exact operands and results as files.")
 @click.argument("sets", nargs=-1)
 @click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder; each fixture gets one in it.")
-@click.option(
-    "--to", "forms", multiple=True, callback=joined, metavar="FORMS", help="bin, safetensors, rust, c, cpp, python (default: bin)."
-)
-@click.option(
+@listed("--to", "forms", metavar="FORMS", help="bin, safetensors, rust, c, cpp, python (default: bin).")
+@listed(
     "--only",
-    multiple=True,
-    callback=joined,
     metavar="NAMES",
     help="Only these, with commas between (accuracy-eval list fixtures).",
 )

@@ -8,7 +8,7 @@ import click
 
 from accuracy_eval.cli.compare import DEFAULT_FORMS, FORMS, present, report_forms
 from accuracy_eval.cli.progress import progress, progress_of
-from accuracy_eval.cli.selection import joined
+from accuracy_eval.cli.selection import listed
 from accuracy_eval.cli.transfer import connection_options, options_of
 
 if TYPE_CHECKING:
@@ -30,14 +30,7 @@ if TYPE_CHECKING:
     help="Seconds a host may be out of reach once it has begun.",
 )
 @connection_options
-@click.option(
-    "--to",
-    "forms",
-    multiple=True,
-    callback=joined,
-    metavar="FORMS",
-    help=f"Reports to write: {FORMS}; none for no file (default: {DEFAULT_FORMS}).",
-)
+@listed("--to", "forms", metavar="FORMS", help=f"Reports to write: {FORMS}; none for no file (default: {DEFAULT_FORMS}).")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: `report` beside the dumps).")
 @click.option("--strict", is_flag=True, help="A warning exits with 1.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no table.")

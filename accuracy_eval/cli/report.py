@@ -6,14 +6,14 @@ import click
 
 from accuracy_eval.cli import completion
 from accuracy_eval.cli.compare import FORMS
-from accuracy_eval.cli.selection import joined
+from accuracy_eval.cli.selection import listed
 
 DEFAULT_FORMS = "xlsx,html"
 
 
 @click.command("report", short_help="Render reports again from a results.json.")
 @click.argument("results", type=click.Path())
-@click.option("--to", "forms", multiple=True, callback=joined, metavar="FORMS", help=f"{FORMS} (default: {DEFAULT_FORMS}).")
+@listed("--to", "forms", metavar="FORMS", help=f"{FORMS} (default: {DEFAULT_FORMS}).")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
 @click.option(
     "--gates",

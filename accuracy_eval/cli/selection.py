@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -40,6 +41,9 @@ def selection(function: F) -> F:
 def joined(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> str | None:
     """The values of an option that is given several times as one list with commas; None where it is not given."""
     return ",".join(value) if value else None
+
+
+listed = partial(click.option, multiple=True, callback=joined)  # an option that takes commas and may be given several times
 
 
 def as_options(chosen: Mapping[str, Sequence[str]]) -> list[str]:

@@ -56,7 +56,7 @@ class Rates:
 # measured points and how well this model meets them: docs/scale.md
 RATES = {
     "h200": Rates("one H200, 16 Xeon cores", 5.0, 0.018, {8: 600e12, 16: 500e12, 32: 40e12, 64: 40e12}, 1.45e9, 0.22e9, 0.13e9, 1.2e9),
-    "cpu": Rates("2 cores of an EPYC", 3.0, 0.020, {16: 12e9, 32: 60e9, 64: 30e9}, 1.0e9, 0.22e9, 0.2e9, 0.4e9),
+    "cpu": Rates("2 cores of an EPYC", 3.0, 0.020, {16: 12e9, 32: 60e9, 64: 30e9}, 1.0e9, 0.22e9, 0.34e9, 0.4e9),
 }
 
 
