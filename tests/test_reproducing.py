@@ -172,3 +172,86 @@ def test_an_element_of_an_attention_says_which_candidate_leaves_its_budget(tmp_p
     assert re.search(r"float32, default\): within its budget\n", text)
     assert re.search(r"float32, mine\): outside its budget\n", text)
     assert text.count("reference") == 1
+
+
+GRADIENT = {"causal": True, "sink": True}
+
+
+@pytest.fixture(scope="module")
+def gradients(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Known]:
+    """A dump of an attention's gradients, layout bshd, and the operands."""
+    folder = tmp_path_factory.mktemp("gradients")
+    path, suite = str(folder / "g.h5"), folder / "one.toml"
+    row = ["[[cases]]", 'op = "attention"', 'shape = "2x4x2x24x24x16"', 'format = "bfloat16"', 'layout = "bshd"', 'direction = "bwd"']
+    suite.write_text("\n".join([*row, "options = { causal = true, sink = true }"]))
+    assert run(["dump", str(suite), "--device", "reference", "-q", "-o", path]) == 0
+    return path, Known("attention", (2, 4, 2, 24, 24, 16), format="bfloat16", layout="bshd", direction="bwd", options=GRADIENT)
+
+
+def formula(known: Known) -> dict[str, np.ndarray]:
+    """Scores and weights [b, h, s, t + 1], the sink last, dP and δ, in float64."""
+    q, k, v, g = (known.values[n].transpose(0, 2, 1, 3) for n in ("q", "k", "v", "grad_out"))
+    k, v = (np.repeat(x, 2, axis=1) for x in (k, v))
+    scores = np.where(np.tri(24, dtype=bool), q @ k.transpose(0, 1, 3, 2) / 4, -np.inf)
+    sinks = np.broadcast_to(known.values["sink"][None, :, None, None], (2, 4, 24, 1))
+    s = np.concatenate([scores, sinks], axis=3)
+    p = np.exp(s) / np.exp(s).sum(axis=3, keepdims=True)
+    dp = np.concatenate([g @ v.transpose(0, 1, 3, 2), np.zeros_like(sinks)], axis=3)
+    return {"score": s, "weight": p, "dP": dp, "δ": np.broadcast_to((p * dp).sum(axis=3, keepdims=True), p.shape)}
+
+
+TERM = re.compile(r"^    (.*?): (score .*), term (\S+)$", re.MULTILINE)
+# output -> (element, the place in [b, h, s, t + 1] of a term by its names, the operand it has as a factor and where)
+ELEMENTS = {
+    "dq": ((1, 13, 3, 5), lambda key: (1, 3, 13, key), ("k", lambda b, h, i, j: (b, j, h // 2, 5))),
+    "dk": ((1, 13, 1, 5), lambda head, query: (1, head, query, 13), ("q", lambda b, h, i, j: (b, i, h, 5))),
+    "dv": ((1, 13, 1, 5), lambda head, query: (1, head, query, 13), ("grad_out", lambda b, h, i, j: (b, i, h, 5))),
+    "dsink": ((3,), lambda batch, query: (batch, 3, query, 24), None),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_an_element_of_an_attention_gradient_shows_its_largest_terms(
+    name: str, gradients: tuple[str, Known], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, known = gradients
+    at, placed, factor = ELEMENTS[name]
+    text = printed(capsys, path, "--case", case_id(known.case), "--tensor", name, "--element", ",".join(map(str, at)))
+    assert "(bfloat16, default): within its budget" in text
+    (panel,) = known.references[name].panels()
+    flat = np.ravel_multi_index(at, known.outputs[name].shape)
+    found = re.search(r"reference (\S+), budget (\S+) ", text)
+    assert found
+    assert float(found[1]) == pytest.approx(panel.values.ravel()[flat], rel=1e-12)
+    assert float(found[2]) == pytest.approx(panel.budget.ravel()[flat], rel=1e-2)
+    truth = formula(known)
+    terms = []
+    for names, parts, term in TERM.findall(text):
+        place = placed(*(int(word.split()[1]) for word in names.split(", ")))
+        scale, slope = (1.0 if name in ("dv", "dsink") else 0.25), (1.0 if name == "dv" else truth["dP"][place] - truth["δ"][place])
+        for symbol, value in re.findall(r"(score|weight|dP|δ) (\S+?)(?:,|$)", parts):
+            assert float(value) == pytest.approx(truth[symbol][place], rel=1e-5), symbol
+        operand = 1.0
+        if factor:
+            code = re.search(rf"{factor[0]}\[5\] 0x([0-9A-F]+) = ", parts)
+            assert code
+            operand = float(np.array(int(code[1], 16), np.uint16).view(ml_dtypes.bfloat16))
+            assert operand == known.values[factor[0]][factor[1](*place)]
+        assert float(term) == pytest.approx(scale * truth["weight"][place] * slope * operand, rel=1e-5)
+        terms.append(abs(float(term)))
+    assert terms == sorted(terms, reverse=True)
+    assert len(terms) == 8
+
+
+def test_all_terms_of_a_small_gradient_add_up_to_its_reference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "g.h5")
+    words = ["dump", "--op", "attention", "--shape", "1x2x1x3x4x8", "--format", "float32", "--layout", "bhsd", "--direction", "bwd"]
+    assert run([*words, "--device", "reference", "-q", "-o", path]) == 0
+    case = "attention.b1.h2.g1.s3.t4.d8.bhsd.float32.normal.bwd.s0"
+    for name, count in (("dq", 4), ("dk", 6), ("dv", 6)):
+        text = printed(capsys, path, "--case", case, "--tensor", name, "--element", "0,0,2,1")
+        terms = [float(term) for *_, term in TERM.findall(text)]
+        found = re.search(r"reference (\S+),", text)
+        assert found
+        assert len(terms) == count
+        assert sum(terms) == pytest.approx(float(found[1]), rel=1e-4)

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from accuracy_eval.budget import interval, within_budget
 from accuracy_eval.cpu_ref.attention import Attention, Query, query_of
 from accuracy_eval.messages import code_text, number
 from accuracy_eval.ops.attention import order
 from accuracy_eval.ops.attention_problems import PROBLEMS
 from accuracy_eval.ops.spec import Inputs
-from accuracy_eval.reproducing.seen import Seen
+from accuracy_eval.reproducing.seen import Seen, judged
 
 SHOWN = 8  # keys
 
@@ -20,24 +19,19 @@ SHOWN = 8  # keys
 def attended(seen: Sequence[Seen], inputs: Inputs, at: tuple[int, ...]) -> Iterator[str]:
     """Lines on an element of out or lse at `at`: every candidate's code and whether it keeps its budget, the reference and what keeps it,
     and the keys of the largest weights with score, weight and element of V."""
-    first = seen[0]
-    case, name, fmt = first.record.case, first.tensor.name, first.tensor.format
+    case, name = seen[0].record.case, seen[0].tensor.name
     place = dict(zip("bhs" if name == "lse" else case.layout, at, strict=True))
-    references: dict[str, str] = {}
-    for s in seen:
-        problem = PROBLEMS[case.op](case, inputs, s.record.contract)
-        query = query_of(problem, place["b"], place["h"], place["s"])
-        found = query.results[name]
-        value, budget = (np.ravel(x)[[place.get("d", 0)]] for x in (found.values, found.budget))
-        kept = within_budget(np.atleast_1d(s.code), value, budget, s.tensor.format)[0]
-        yield f"  {s.text}: {'within' if kept else 'outside'} its budget"
-        low, high = (code_text(int(x[0]), fmt) for x in interval(value, budget, fmt))
-        allowed = f"{low} … {high} keep it" if low != high else f"{low} alone keeps it"
-        references[s.record.contract] = (
-            f"  reference {number(value[0], 17)}, budget {number(budget[0], 3)} (contract {s.record.contract}): {allowed}"
-        )
-    yield from references.values()
-    yield from _keys(problem, query, inputs, place, order(case.layout))
+    problems = {c: PROBLEMS[case.op](case, inputs, c) for c in dict.fromkeys(s.record.contract for s in seen)}
+    queries = {c: query_of(problem, place["b"], place["h"], place["s"]) for c, problem in problems.items()}
+
+    def reference(contract: str) -> tuple[float, float]:
+        found = queries[contract].results[name]
+        value, budget = (float(np.ravel(x)[place.get("d", 0)]) for x in (found.values, found.budget))
+        return value, budget
+
+    yield from judged(seen, reference)
+    contract = seen[0].record.contract
+    yield from _keys(problems[contract], queries[contract], inputs, place, order(case.layout))
 
 
 def _keys(problem: Attention, query: Query, inputs: Inputs, place: dict[str, int], to_bhsd: tuple[int, ...]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, Operand, OpSpec
 from accuracy_eval.records import Case, CaseRecord, TensorRecord
 from accuracy_eval.reproducing.attention import attended
+from accuracy_eval.reproducing.attention_gradient import differentiated
 from accuracy_eval.reproducing.seen import Seen, coded
 from accuracy_eval.store import Dump
 
@@ -31,8 +32,8 @@ def element(dump: Dump, records: Sequence[CaseRecord], index: Sequence[int], ten
     """The element of an output (the first by default) at `index`, as each of a case's records has it, and the operands it depends on.
 
     Products (forward, without a recipe): a row of A and a row of B (as [m, k] and [n, k], whatever the layout), the exact sum of
-    their products and the largest of them. Elementwise ops: the operands' elements. Attention (forward): see `attention`. UsageError for
-    an index outside, and for ops whose elements depend on more.
+    their products and the largest of them. Elementwise ops: the operands' elements. Attention: see `attention`, its gradients:
+    `attention_gradient`. UsageError for an index outside, and for ops whose elements depend on more.
     """
     first, at = records[0], tuple(index)
     spec = get_op(first.case.op)
@@ -45,7 +46,8 @@ def element(dump: Dump, records: Sequence[CaseRecord], index: Sequence[int], ten
     seen = [Seen(record, t, dump.read(record, t)[at]) for record, t in outputs]
     title = f"{first.id} {outputs[0][1].name} {index_text(at)}"
     if spec.name in PROBLEMS:
-        return "\n".join([title, *attended(seen, stored_inputs(spec, first.case, encoding, codes), at)])
+        lines_of = attended if first.case.direction == "fwd" else differentiated
+        return "\n".join([title, *lines_of(seen, stored_inputs(spec, first.case, encoding, codes), at)])
     operands = {o.name: o for o in spec.operands(first.case, encoding)}
     lines = [title, *(f"  {s.text}" for s in seen)]
     used = _used(spec, operands, at)
@@ -89,7 +91,7 @@ Where = tuple[int | slice, ...]
 
 def whole(case: Case, spec: OpSpec) -> str | None:
     """Why elements of the case are not taken apart; None where they are."""
-    if spec.name in PROBLEMS and case.direction == "fwd":
+    if spec.name in PROBLEMS:
         return None
     if case.recipe:
         return f"recipe {case.recipe}: elements of quantised products are not taken apart; compare --case shows their codes"
