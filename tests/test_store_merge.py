@@ -187,7 +187,7 @@ def test_each_record_keeps_its_platform_and_time(tmp_path: Path) -> None:
         assert [dump.times_of(r) for r in dump.records] == [{"m": 1}, {"m": 2}, {"m": 3}]
 
 
-def test_what_one_run_would_share_and_a_merge_does_not_is_counted(tmp_path: Path) -> None:
+def test_versions_that_one_run_would_share_and_a_merge_does_not_are_counted(tmp_path: Path) -> None:
     for m, version, host in ((1, "2.11", "x"), (2, "2.12", "y"), (3, "2.12", "z")):
         write(tmp_path / str(m), m=m, platform={**PLATFORM, "torch_version": version, "host": host})
     with Dump.open(merge([tmp_path / "1", tmp_path / "2", tmp_path / "3"], tmp_path / "a.h5")) as dump:
@@ -196,19 +196,39 @@ def test_what_one_run_would_share_and_a_merge_does_not_is_counted(tmp_path: Path
         assert dump.mixed() == {}
 
 
-def test_the_command_says_what_a_lost_shard_leaves_and_what_is_not_of_one_device(
+def test_the_command_says_what_a_lost_shard_leaves_and_what_is_of_different_versions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     info = {**INFO, "suite_cases": 3}
     shards = [
-        str(write(tmp_path / str(m), m=m, info=info, platform={**PLATFORM, "arch": arch}))
-        for m, arch in ((1, "gfx942"), (2, "gfx942"), (3, "gfx950"))
+        str(write(tmp_path / str(m), m=m, info=info, platform={**PLATFORM, "driver_version": driver}))
+        for m, driver in ((1, "6.12"), (2, "6.12"), (3, "6.14"))
     ]
     assert run(["merge", *shards[:2], "-o", str(tmp_path / "a.h5")]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == ["  holds 2 of 3 cases of suite core"]
     assert run(["merge", *shards, "-o", str(tmp_path / "b.h5")]) == 0
-    said = ["  not of one device and version: arch gfx942 (2 results), gfx950 (1 result)"]
+    said = ["  of different versions: driver_version 6.12 (2 results), 6.14 (1 result)"]
     assert capsys.readouterr().out.splitlines()[1:] == said
+
+
+@pytest.mark.parametrize("cases", [(1, 2), (1, 1)], ids=["no case in common", "the same results"])
+def test_dumps_of_different_devices_are_not_one_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: tuple[int, int]) -> None:
+    made = ({"device_name": "AMD Instinct MI300X", "arch": "gfx942"}, {"device_name": "AMD Instinct MI355X", "arch": "gfx950"})
+    a, b = (write(tmp_path / str(i), m=m, platform={**PLATFORM, **made[i]}) for i, m in enumerate(cases))
+    text = (
+        f"accuracy-eval: {a} is of AMD Instinct MI300X (arch gfx942), {b} of AMD Instinct MI355X (arch gfx950); one dump is of one kind of "
+        "device. Dumps of different devices are compared (accuracy-eval compare), not merged.\n"
+    )
+    out = tmp_path / "out.h5"
+    for command in (["merge", str(a), str(b), "-o", str(out)], ["inspect", str(tmp_path)]):
+        assert run(command) == 2
+        assert capsys.readouterr().err == text
+    assert not out.exists()
+
+
+def test_what_a_platform_does_not_say_is_no_other_device(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a", m=1, platform={**PLATFORM, "label": "mi300x"}), write(tmp_path / "b", m=2, platform={"vendor": "amd"})
+    assert len(Dump.open(merge([a, b], tmp_path / "m.h5")).records) == 2
 
 
 def test_a_merge_of_many_files_keeps_few_open(tmp_path: Path) -> None:

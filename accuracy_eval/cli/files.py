@@ -113,7 +113,9 @@ def _index(text: str) -> tuple[int, ...]:
 @click.argument("dumps", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="The dump to write; may be one of the inputs.")
 def merge_command(dumps: tuple[str, ...], out: str) -> int:
-    """Join DUMPS of one device (shards, folders of parts) into OUT. What is not all of a suite, or not of one run, is said.
+    """Join DUMPS of one kind of device (shards, folders of parts) into OUT; those of different devices are refused: compare them.
+
+    What OUT lacks of its suite is said, and results of different versions (framework, cuBLAS, driver, this program) are counted.
 
     \b
     accuracy-eval merge shard*.h5 -o all.h5
@@ -129,5 +131,5 @@ def merge_command(dumps: tuple[str, ...], out: str) -> int:
         click.echo(f"  holds {part}")
     for name, values in d.mixed().items():
         found = ", ".join(f"{value} ({counted(n, 'result')})" for value, n in values.items())
-        click.echo(f"  not of one device and version: {name} {found}")
+        click.echo(f"  of different versions: {name} {found}")
     return 0

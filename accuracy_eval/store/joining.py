@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from accuracy_eval.errors import FileError
 from accuracy_eval.json_data import to_json
 from accuracy_eval.records import TensorRecord
 from accuracy_eval.store.guard import document, open_file
-from accuracy_eval.store.schema import Entry, Key, Run, content_digest, dump_json, key_text, parse_index, parse_run
+from accuracy_eval.store.schema import DEVICE, Entry, Key, Run, content_digest, dump_json, key_text, parse_index, parse_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,36 @@ def _item(entry: Entry, run: Run) -> Item:
     key = key_text(entry.key)
     times = run.times.get(key)
     return Item(entry, run.platforms[run.assigned.get(key, 0)], dump_json(times) if times else b"")
+
+
+def of_one_device(contents: Iterable[Contents]) -> Iterator[Contents]:
+    """The same, each as it comes; FileError where one is of another kind of device than those before it.
+
+    One report on both would judge them as one device. What a platform does not say is taken to be equal.
+    """
+    known: dict[str, Item] = {}
+    for c in contents:
+        for item in {id(i.platform): i for i in c.items}.values():
+            stated = [name for name in DEVICE if item.platform.get(name) is not None]
+            for name in stated:
+                if known.setdefault(name, item).platform[name] != item.platform[name]:
+                    raise _two_devices(known[name], item)
+        yield c
+
+
+def _two_devices(a: Item, b: Item) -> FileError:
+    differ = [n for n in DEVICE if None not in (a.platform.get(n), b.platform.get(n)) and a.platform[n] != b.platform[n]]
+    of_a, of_b = (_device(i.platform, differ) for i in (a, b))
+    return FileError(
+        f"{a.entry.file} is of {of_a}, {b.entry.file} of {of_b}; one dump is of one kind of device. "
+        "Dumps of different devices are compared (accuracy-eval compare), not merged."
+    )
+
+
+def _device(platform: Mapping[str, Any], fields: Iterable[str]) -> str:
+    name = str(platform.get("device_name") or "a device")
+    facts = ", ".join(f"{n} {platform[n]}" for n in fields if n != "device_name")
+    return f"{name} ({facts})" if facts else name
 
 
 def join(contents: Iterable[Contents]) -> Contents:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from accuracy_eval.formats import get_format
 from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.building import Builder, final_name
 from accuracy_eval.store.guard import damage_named, dataset, import_h5py, open_file
-from accuracy_eval.store.joining import Contents, Item, join, load
+from accuracy_eval.store.joining import Contents, Item, join, load, of_one_device
 from accuracy_eval.store.parts import clean, completed, dataset_attributes, part_files, write_part
 from accuracy_eval.store.reading import Dump
 from accuracy_eval.store.schema import Key, dump_json, index_document, run_document
@@ -42,7 +42,7 @@ def pack(folder: str | Path, out: str | Path, *, keep_parts: bool = False, progr
     aside = folder.with_name(f"{folder.name}.packed")
     if aside.is_dir():  # of an earlier pack that was killed after its result was complete
         _remove_parts(aside)
-    result = _merge([folder], out, progress)
+    result = _write(join(map(load, _files([folder]))), out, progress)
     if not keep_parts:
         if not result.resolve().is_relative_to(folder.resolve()):
             # at once, not file by file: half a folder would look like a run to be resumed and packed over the result
@@ -102,13 +102,13 @@ def merge(paths: Sequence[str | Path], out: str | Path, *, progress: Callable[[i
     """Several dumps, shards or folders of parts as one dump file `out` (which may be one of them); returns its path.
 
     Equal records are kept once, so merging again changes nothing; records of the same case and candidate with different digests
-    are a FileError naming both files. The result is the same in whatever order the paths are given. Codes are copied as they
-    are, not verified: their digests travel along and are verified on reading.
+    are a FileError naming both files, and so are dumps of different kinds of device. The result is the same in whatever order the
+    paths are given. Codes are copied as they are, not verified: their digests travel along and are verified on reading.
     """
     there = Path(out)
     if there.exists() and not (there.is_file() and any(there.samefile(p) for p in map(Path, paths) if p.exists())):
         raise UsageError(f"{there} exists already and is not one of the dumps to merge; remove it or choose another name")
-    return _merge(paths, out, progress)
+    return _write(join(of_one_device(map(load, _files(paths)))), Path(out), progress)
 
 
 def extract(dump: str | Path, out: str | Path, *, keep: Callable[[CaseRecord], bool] = lambda record: True, codes: bool = True) -> Path:
@@ -137,7 +137,8 @@ def _without_codes(item: Item) -> Item:
     return replace(item, entry=replace(entry, record=record, text=dump_json(data)))
 
 
-def _merge(paths: Sequence[str | Path], out: str | Path, progress: Callable[[int, int], None] | None) -> Path:
+def _files(paths: Sequence[str | Path]) -> Iterable[Path]:
+    """Every file to be joined, once."""
     files: list[Path] = []
     for p in map(Path, paths):
         found = part_files(p) if p.is_dir() else [p]
@@ -146,7 +147,7 @@ def _merge(paths: Sequence[str | Path], out: str | Path, progress: Callable[[int
         files.extend(found)
     if not files:
         raise UsageError("nothing to merge: no paths were given")
-    return _write(join(load(f) for f in dict.fromkeys(files)), Path(out), progress)
+    return dict.fromkeys(files)
 
 
 def _write(contents: Contents, out: Path, progress: Callable[[int, int], None] | None = None) -> Path:

@@ -20,9 +20,9 @@ from accuracy_eval.formats import FORMATS, Codes, get_format
 from accuracy_eval.json_data import to_json
 from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.guard import check_structure, damage_named, dataset, import_h5py, open_file
-from accuracy_eval.store.joining import Contents, Item, join, load
+from accuracy_eval.store.joining import Contents, Item, join, load, of_one_device
 from accuracy_eval.store.parts import part_files
-from accuracy_eval.store.schema import ROLES, SAME_RUN, Key, content_digest, dump_json
+from accuracy_eval.store.schema import ROLES, VERSIONS, Key, content_digest, dump_json
 from accuracy_eval.threads import map_threads
 
 KEPT_OPEN = 8  # files at most: a folder of parts has one a case
@@ -66,7 +66,7 @@ class Dump:
         files = tuple(part_files(path))
         if not files:
             raise NotADump(f"{path}: a folder without .h5 files; expected a dump or a folder of its parts")
-        return cls(path, join(load(f) for f in files), files)
+        return cls(path, join(of_one_device(load(f) for f in files)), files)
 
     def __enter__(self) -> Self:
         return self
@@ -111,8 +111,8 @@ class Dump:
         return f"{held} of {total} cases of suite {self.info.get('suite')}{by}"
 
     def mixed(self) -> dict[str, dict[str, int]]:
-        """What its results do not share though those of one run on one device do: name -> value -> how many results have it."""
-        found = {name: Counter(str(i.platform.get(name)) for i in self._contents.items) for name in SAME_RUN}
+        """Versions that its results do not share though those of one run do: name -> value -> how many results have it."""
+        found = {name: Counter(str(i.platform.get(name)) for i in self._contents.items) for name in VERSIONS}
         return {name: dict(values.most_common()) for name, values in found.items() if len(values) > 1}
 
     def record(self, case_id: str, candidate: str = "default") -> CaseRecord:

@@ -24,8 +24,9 @@ STATUSES = ("done", "unsupported", "error")
 ROLES = ("output", "input", "source")  # also the order in which a name is looked up
 
 # of a platform, what is equal in all of a dump that one run on one device made: the device and the software that computes
-SAME_RUN = ("label", "vendor", "arch", "device_name", "backend", "fp8_encoding", "torch_version", "library.cublas.version",
-            "driver_version", "accuracy_eval_version")  # fmt: skip
+DEVICE = ("label", "vendor", "arch", "device_name", "backend", "fp8_encoding")
+VERSIONS = ("torch_version", "library.cublas.version", "driver_version", "accuracy_eval_version")
+SAME_RUN = (*DEVICE, *VERSIONS)
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _UNNAMEABLE = re.compile(r"[/\x00-\x1f\x7f\ud800-\udfff]")
