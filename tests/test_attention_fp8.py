@@ -10,8 +10,7 @@ import pytest
 from support_ops import Known, codes_of
 
 from accuracy_eval.cases import make_case
-from accuracy_eval.cpu_ref.attention import Attention, Narrow, forward
-from accuracy_eval.cpu_ref.attention_factors import factors
+from accuracy_eval.cpu_ref.attention import Attention, Narrow, factors, forward
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import decode
 from accuracy_eval.gates import load_profile

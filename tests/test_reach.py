@@ -296,7 +296,7 @@ def test_bounds_of_p_hold_for_every_score_within_its_error():
     q, k, v = (decode(given[n].codes, "float32") for n in "qkv")
     head = Head(Attention(q, k, v, 1.0, False, 0, "float32"), 0, 0)
     assert head.coarse.all()
-    low, high = head._moved(stored_log=False)
+    low, high = head.p_bounds(stored_log=False)
     scores = q[0, 0] @ k[0, 0].T
     seen = np.zeros_like(scores)
     for _ in range(300):

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.contracts import RZ32, parse_contract
-from accuracy_eval.cpu_ref.attention import Attention, Narrow, forward
-from accuracy_eval.cpu_ref.attention_factors import factors
+from accuracy_eval.cpu_ref.attention import Attention, Narrow, factors, forward
 from accuracy_eval.formats import Codes, Values, decode, encode, get_format
 from accuracy_eval.ops import attention
 from accuracy_eval.ops.attention import LAYOUTS, axes, option, order, references, scale_of, tensor, unorder, visible

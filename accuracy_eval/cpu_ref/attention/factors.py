@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.contracts import LAMBDA
-from accuracy_eval.cpu_ref.attention import Attention, Head, Narrow
+from accuracy_eval.cpu_ref.attention.head import Head
+from accuracy_eval.cpu_ref.attention.problem import Attention, Narrow
 from accuracy_eval.cpu_ref.blas import one_thread
 from accuracy_eval.formats import Values, decode, encode, get_format, ulp
 from accuracy_eval.threads import map_threads
