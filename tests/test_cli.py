@@ -177,7 +177,7 @@ def test_a_dump_says_why_cases_are_unsupported_and_which_ran_nothing(tmp_path, c
     sizes = ["--shape", "16x8x32", "--format", "bfloat16", "--layout", "nt", "--layout", "tn"]
     assert run(["dump", "--op", "gemm", *sizes, "--device", "model:MI355X", "-o", str(tmp_path / "m.h5")]) == 0
     summary, *reasons = capsys.readouterr().out.splitlines()
-    assert ": 0 done, 2 unsupported, 0 errors on " in summary
+    assert ": 0 results done, 2 unsupported, 0 errors on " in summary
     assert reasons == [
         "  unsupported 2 × the arithmetic of cdna4/mfma for bfloat16 × bfloat16 is not known (no model and no raw outputs are public); "
         "probe the device and explain its outputs instead of modelling them"

@@ -171,7 +171,7 @@ def test_a_disk_that_is_full_costs_the_journal_and_not_the_comparison(tmp_path, 
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert results_of(found, tmp_path / "again") == whole
         said = (
-            f"compare: {tmp_path / 'journal'}: {os.strerror(errno.EFBIG)}; judged cases are not kept any more, and nothing else changes\n"
+            f"compare: {tmp_path / 'journal'}: {os.strerror(errno.EFBIG)}; judged results are not kept any more, and nothing else changes\n"
         )
         assert capsys.readouterr().err == said
         assert not (tmp_path / "journal").exists()

@@ -336,11 +336,11 @@ def test_a_resumed_dump_runs_again_what_an_edited_plugin_gave(tmp_path, monkeypa
     dumped(first, *left)
     assert verdict() == (first == WRONG)
     said = dumped(then, "--resume", *left)
-    assert "2 done, 0 unsupported, 0 errors, 2 kept from before" in said
+    assert "2 results done, 0 unsupported, 0 errors, 2 kept from before" in said
     assert "  2 results of mine are run again: k.py has changed" in said.splitlines()
     assert verdict() == (then == WRONG)
     said = dumped(then, "--resume")
-    assert "0 done, 0 unsupported, 0 errors, 4 kept from before" in said
+    assert "0 results done, 0 unsupported, 0 errors, 4 kept from before" in said
     assert "has changed" not in said
 
 

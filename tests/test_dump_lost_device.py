@@ -61,7 +61,7 @@ def test_a_dump_in_one_process_goes_on_in_a_worker_and_has_the_records_of_worker
     names = ["default", "loses", "steady"]
     found = command(PLUGIN, names, tmp_path / "here.h5")
     assert found.returncode == 1, found.stderr  # and not 134, by the destructor of what the raising kernel held
-    assert "8 done, 0 unsupported, 1 error" in found.stdout
+    assert "8 results done, 0 unsupported, 1 error" in found.stdout
     assert re.search(r"\(loses\): RuntimeError: CUDA error: misaligned address \(support_lost_device\.py:\d+\)\n", found.stdout)
     assert "a fresh process ran the cases after it" in found.stdout
     with Crew("cpu", 1, plugins=[PLUGIN]) as crew:

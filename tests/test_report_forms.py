@@ -468,7 +468,7 @@ def test_a_finding_is_followed_by_its_worst_element_which_comes_first_where_its_
 
 
 def test_counts_say_of_what_they_are_where_cases_were_not_compared() -> None:
-    assert "\ncounted: 11 tensors, and 3 cases not compared\n" in console_table(gemm_results())
+    assert "\ncounted: 11 tensors, and 3 results not compared\n" in console_table(gemm_results())
     assert "counted:" not in console_table(passing_results())
 
 

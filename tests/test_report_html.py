@@ -303,7 +303,7 @@ def test_a_pair_that_is_not_comparable_says_why_in_the_table(opened: Opened) -> 
 def test_charts_are_there_without_scrolling_and_counts_say_what_they_count(opened: Opened) -> None:
     page = opened(gemm_results(), viewport={"width": 800, "height": 200})
     expect(page.locator("#overview figure").first).to_be_attached()
-    expect(page.locator(".counts")).to_contain_text("counted: 11 tensors, and 3 cases not compared")
+    expect(page.locator(".counts")).to_contain_text("counted: 11 tensors, and 3 results not compared")
 
 
 CARD = {"format": "bfloat16", "out": "float32", "sentence": "matches hopper", "tree": "64 in order", "deterministic": True,

@@ -162,6 +162,18 @@ def test_what_is_left_is_told_from_the_last_lines(monkeypatch: pytest.MonkeyPatc
     assert left == [30, 20, 10, round(90 / ((360 - 150) / 30)), round(80 / ((370 - 250) / 30))]
 
 
+def test_a_line_says_what_is_counted_and_the_rate_of_one_unit_is_none_of_another(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 10.0, 20.0, 30.0])
+    monkeypatch.setattr(bars.time, "monotonic", lambda: next(clock))
+    with bars.progress_of(["h200"]) as update:
+        update("h200", 0, 90, "", "results")
+        update("h200", 0, 8 << 20, "fetching", "bytes")
+        update("h200", 4 << 20, 8 << 20, "fetching", "bytes")
+    assert capsys.readouterr().err == ("h200: 0 of 90 results\nh200: 4.0 of 8.0 MiB, 0.4 MiB/s, about 10 s left (fetching)\n")
+
+
 def test_progress_on_a_terminal_is_a_bar_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = os.openpty()
     shown: list[bytes] = []
@@ -178,13 +190,14 @@ def test_progress_on_a_terminal_is_a_bar_for_each(monkeypatch: pytest.MonkeyPatc
         patch.setenv("COLUMNS", "120")
         patch.setenv("TERM", "xterm")
         with bars.progress_of(["h200", "mi300x"]) as update:
-            update("h200", 3, 10, "gemm.x[1]")
-            update("mi300x", 10, 10, "")
+            update("h200", 3, 10, "gemm.x[1]", "results")
+            update("mi300x", 10, 10, "", "results")
+            update("mi300x", 2 << 20, 5 << 20, "fetching", "bytes")
         with bars.progress("transfer", unit="bytes") as one:
             one(1 << 20, 4 << 20, "")
     reader.join()
     os.close(master)
-    for text in ("h200", "mi300x", "3/10", "10/10", "gemm.x[1]", "1.0/4.0 MiB"):
+    for text in ("h200", "mi300x", "3 of 10 results", "2.0 of 5.0 MiB", "gemm.x[1]", "fetching", "1.0 of 4.0 MiB"):
         assert text in b"".join(shown).decode()
 
 

@@ -66,7 +66,7 @@ FOR_ARRAYS = {
 @listed("--to", "forms", metavar="FORMS", help=f"Reports to write: {FORMS}; none for no file (default: {DEFAULT_FORMS}; with --case none).")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
 @click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that share the cases (default: one a core from 1,000 cases on)."
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that share the cases (default: one a core from 1,000 results on)."
 )
 @click.option("--baseline", type=click.Path(), metavar="RESULTS", help="Say what changed since this results.json.")
 @click.option("--strict", is_flag=True, help="A warning exits with 1.")
@@ -145,7 +145,7 @@ def _resumable(out: str | None, *, quiet: bool) -> Iterator[Callable[[Sequence[s
     def journal(labels: Sequence[str]) -> Path:
         used.append(_report_folder(out, labels) / JOURNAL)
         if used[0].is_file() and not used[0].is_symlink() and not quiet:
-            click.echo(f"compare: cases of this comparison that {used[0]} holds are not judged again", err=True)
+            click.echo(f"compare: results of this comparison that {used[0]} holds are not judged again", err=True)
         return used[0]
 
     try:

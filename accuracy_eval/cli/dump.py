@@ -17,7 +17,7 @@ from accuracy_eval.cli.last_words import last_words
 from accuracy_eval.cli.progress import progress
 from accuracy_eval.cli.selection import FILTERS, chosen_suite, selection
 
-MOST_REASONS = 8  # lines said about unsupported cases
+MOST_REASONS = 8  # lines said about unsupported results
 
 
 def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]:
@@ -248,7 +248,7 @@ def summary_text(summary: Any, device: str) -> str:
     """One line, then one a thing to know."""
     from accuracy_eval.errors import counted
 
-    counts = f"{summary.done} done, {summary.unsupported} unsupported, {counted(summary.error, 'error')}"
+    counts = f"{counted(summary.done, 'result')} done, {summary.unsupported} unsupported, {counted(summary.error, 'error')}"
     resumed = f", {summary.resumed} kept from before" if summary.resumed else ""
     lines = [f"{summary.path}: {counts}{resumed} on {device} in {summary.time_s:.1f} s"]
     lines += [f"  {text}" for text in summary.again]

@@ -73,4 +73,9 @@ def _dumps(plan: Fleet, options: Options, *, push: bool, fresh: bool, patience_s
             click.echo(text, err=True)
 
     with progress_of([h.name for h in plan.hosts], quiet=quiet) as update:
-        return run_fleet(plan, push=push, fresh=fresh, patience_s=patience_s, options=options, hooks=Hooks(update, note))
+        hooks = Hooks(
+            progress=lambda host, done, total, what: update(host, done, total, what, "results"),
+            fetching=lambda host, done, total: update(host, done, total, "fetching", "bytes"),
+            note=note,
+        )
+        return run_fleet(plan, push=push, fresh=fresh, patience_s=patience_s, options=options, hooks=hooks)

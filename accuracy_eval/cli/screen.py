@@ -32,7 +32,7 @@ def screen_command(dumps: tuple[str, ...], labels: tuple[str, ...], quiet: bool,
     from accuracy_eval.screening import screen, screening_text
 
     keep = case_filter({n: options.pop(n) for n in FILTERS})
-    with progress("screen", quiet=quiet or as_json) as update:
+    with progress("screen", quiet=quiet or as_json, unit="dumps") as update:
         found = screen(dumps, labels=labels, keep=keep, progress=update)
     if as_json:
         click.echo(json.dumps(to_json(found)))

@@ -92,7 +92,7 @@ class Journal:
             with suppress(OSError):  # what is still buffered fails again
                 self._file.close()
             why = f"{self.path}: {error.strerror}"
-            print(f"compare: {why}; judged cases are not kept any more, and nothing else changes", file=sys.stderr, flush=True)
+            print(f"compare: {why}; judged results are not kept any more, and nothing else changes", file=sys.stderr, flush=True)
 
     def _write(self, data: Any) -> None:
         text = json.dumps(data, allow_nan=False).encode()

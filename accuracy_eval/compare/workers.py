@@ -17,8 +17,8 @@ from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import CaseRecord, NotCompared, TensorResult, Verdict
 from accuracy_eval.threads import thread_count
 
-BATCH = 16  # cases a worker process is given at a time, at most
-MANY_CASES = 1000  # from here on one process a core pays for starting them (2 s each)
+BATCH = 16  # results a worker process is given at a time, at most but for the candidates of one case
+MANY_RESULTS = 1000  # from here on one process a core pays for starting them (2 s each)
 
 
 class Judge:
@@ -99,6 +99,6 @@ def dealt(keys: Sequence[Key], workers: int) -> list[Sequence[Key]]:
     return list(batches)
 
 
-def default_workers(cases: int) -> int:
-    """One process a core where the cases are many: what a small case costs is Python's, which threads do not share."""
-    return 1 if cases < MANY_CASES else min(thread_count(), cases // BATCH)
+def default_workers(results: int) -> int:
+    """One process a core where the results are many: what a small one costs is Python's, which threads do not share."""
+    return 1 if results < MANY_RESULTS else min(thread_count(), results // BATCH)

@@ -1,4 +1,4 @@
-"""What a dump did, case by case."""
+"""What a dump did, result by result."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from accuracy_eval.records import CaseRecord
 
 @dataclass
 class DumpSummary:
-    """What a dump did: cases by status, those taken over from an earlier run, and seconds. `wrong` are runs a certificate refused.
+    """What a dump did: results (a case by a candidate) by status, those taken over from an earlier run, and seconds. `wrong` are runs a
+    certificate refused.
 
-    reasons   why cases are unsupported -> how many
+    reasons   why results are unsupported -> how many
     unnamed   op -> cases for which none of the named candidates is registered: they ran nothing
     again     why results of an earlier run were not kept: a file of their candidate has changed, or theirs is damaged
     lost      what raised and left a device that answers no more calls; a fresh process ran the cases after it
@@ -48,7 +49,7 @@ class DumpSummary:
         return cls(path, resumed=resumed, unnamed=dict(unnamed), again=again)
 
     def count(self, record: CaseRecord) -> None:
-        """One more finished case."""
+        """One more result."""
         setattr(self, record.status, getattr(self, record.status) + 1)
         if record.status == "unsupported":
             self.reasons[record.reason] = self.reasons.get(record.reason, 0) + 1

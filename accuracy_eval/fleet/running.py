@@ -29,9 +29,14 @@ SPARE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Hooks:
-    """What a run tells while it goes on. `progress` is called with (host, done, total, what) from the hosts' threads."""
+    """What a run tells while it goes on, from the hosts' threads.
+
+    progress  of a host's dump: (host, results done, in all, what)
+    fetching  of its way here: (host, bytes done, in all)
+    """
 
     progress: Progress = lambda host, done, total, what: None
+    fetching: Callable[[str, int, int], None] = lambda host, done, total: None
     note: Callable[[str], None] = lambda text: None
 
 
@@ -123,7 +128,7 @@ def _work(member: Member, suite: Suite, patience_s: float, hooks: Hooks, stop: E
     def fetching(done: int, total: int) -> None:
         nonlocal moved
         moved = time.monotonic()
-        hooks.progress(name, done, total, "fetching")
+        hooks.fetching(name, done, total)
 
     attempt = 0
     while True:

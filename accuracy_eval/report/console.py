@@ -20,7 +20,7 @@ _COLOURS = {
 }  # fmt: skip
 MIN_WIDTH = 40
 NAMED_OTHERS = 3  # further cases of which a finding says the same
-MOST_REASONS = 8  # lines said about unsupported cases
+MOST_REASONS = 8  # lines said about unsupported results
 MAX_TEXT = 600  # characters of one paragraph; the whole text is in results.json
 
 

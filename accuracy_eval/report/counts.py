@@ -1,4 +1,4 @@
-"""How many tensors and cases came to which verdict."""
+"""How many tensors, and results not compared, came to which verdict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUIET = (Verdict.PASS, Verdict.UNSUPPORTED)  # counted, not findings
 def count_verdicts(
     results: Results, key: Callable[[TensorResult | NotCompared], tuple[str, ...]]
 ) -> dict[tuple[str, ...], Counter[Verdict]]:
-    """Verdicts of tensors and of cases not compared, counted by `key`, keys in order of first appearance."""
+    """Verdicts of tensors and of results not compared, counted by `key`, keys in order of first appearance."""
     counts: dict[tuple[str, ...], Counter[Verdict]] = {}
     for item in _judged(results):
         counts.setdefault(key(item), Counter())[item.verdict] += 1
@@ -45,13 +45,13 @@ def counts_sentence(counts: Counter[Verdict]) -> str:
 
 def counted_sentence(results: Results) -> str:
     """What counts are of, where they are not of tensors alone."""
-    tensors, cases = len(results.tensors), len(results.not_compared)
-    return f"counted: {counted(tensors, 'tensor')}, and {counted(cases, 'case')} not compared" if cases else ""
+    tensors, others = len(results.tensors), len(results.not_compared)
+    return f"counted: {counted(tensors, 'tensor')}, and {counted(others, 'result')} not compared" if others else ""
 
 
 @dataclass(frozen=True)
 class Unsupported:
-    """Cases that did not run for one reason, counted by label of the dump and by family."""
+    """Results that are not there for one reason, counted by label of the dump and by family."""
 
     reason: str
     labels: Counter[str]
@@ -59,7 +59,7 @@ class Unsupported:
 
     @property
     def who(self) -> str:
-        """How many cases of which dump: "4 × h200, 2 × cpu"."""
+        """How many results of which dump: "4 × h200, 2 × cpu"."""
         return ", ".join(f"{n} × {messages.visible(label)}" for label, n in self.labels.most_common())
 
     @property

@@ -76,7 +76,7 @@ def _head(page: Page, results: Results, part: Volume) -> None:
     labels = " vs ".join(messages.visible(d.label) for d in results.dumps)
     page.line(Cell(_cut(f"{part.title or 'Summary'}: {labels}", 90), Style(bold=True, size=16)))
     page.text(verdict_cell(part.verdict), Cell(_cut(attribution_sentence(part.tensors)), Style(wrap=True, bold=True, size=11)))
-    page.text("Counts", Cell(f"{counts_sentence(part.counts)} (tensors, and cases not compared)"))
+    page.text("Counts", Cell(f"{counts_sentence(part.counts)} (tensors, and results not compared)"))
     found = findings(part.only(results))
     if found:
         steps = [*map(_cut, next((f.steps for f in found if f.steps), ()))]
