@@ -292,6 +292,7 @@ GOOD = 'suite = "smoke"\n[hosts.a]\naddress = "me@a"\n'
         ('suite = "smoke"\n[hosts."../a"]\naddress = "a"\n', "it names the host's dump"),
         (f'reference = "some"\n{GOOD}', "'some'; allowed: auto, full, none, sampled"),
         (f"arguments = 3\n{GOOD}", "arguments = 3; expected a list of strings"),
+        (f'gates = "trubo"\n{GOOD}', "'trubo' (did you mean turbo?)"),
         ('suite = "smoke"\n[hosts.a]\naddress = "-oProxyCommand=x"\n', "begins with a dash"),
     ],
 )
@@ -300,6 +301,31 @@ def test_a_fleet_file_that_makes_no_sense_is_one_message(tmp_path: Path, text: s
     with pytest.raises(UsageError) as e:
         load_fleet(tmp_path / "fleet.toml")
     assert message in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD.replace("smoke", "smokee"), "unknown suite 'smokee' (did you mean smoke?)"),
+        (GOOD.replace("smoke", "absent.toml"), "absent.toml"),
+        (f'arguments = ["--op", "gem"]\n{GOOD}', "unknown op 'gem' (did you mean gemm?)"),
+        (f'arguments = ["--recipe", "rowwise", "--op", "exp"]\n{GOOD}', "none of its 356 cases matches the given filters"),
+        (f'arguments = ["--repeat"]\n{GOOD}', "--repeats"),
+        (f'arguments = ["-o", "x.h5"]\n{GOOD}', "-o x.h5 has -o, but each host's dump is called as the host is"),
+        (f'arguments = ["--device", "cpu"]\n{GOOD}', 'which belongs to a host: device = "…" under [hosts.NAME]'),
+        (f'arguments = ["--plan", "cpu"]\n{GOOD}', "give it to accuracy-eval dump here"),
+    ],
+)
+def test_what_a_dump_refuses_is_said_before_any_host_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("a host was asked")
+
+    monkeypatch.setattr("accuracy_eval.fleet.running.Member", asked)
+    (tmp_path / "fleet.toml").write_text(text)
+    assert run(["run", str(tmp_path / "fleet.toml")]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_fleet_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -16,6 +16,9 @@ from accuracy_eval.cli.attended import attended_progress
 from accuracy_eval.cli.last_words import last_words
 from accuracy_eval.cli.progress import progress
 from accuracy_eval.cli.selection import FILTERS, chosen_suite, selection
+
+if TYPE_CHECKING:
+    from accuracy_eval.suite import Suite
 
 MOST_REASONS = 8  # lines said about unsupported results
 
@@ -142,14 +145,7 @@ def dump_command(
         from accuracy_eval.backends.candidates import load_plugin
 
         load_plugin(plugin)
-    chosen = chosen_suite(
-        suite,
-        {n: options.pop(n) for n in FILTERS},
-        seed=options.pop("seed"),
-        max_m=options.pop("max_m"),
-        huge=options.pop("huge") or options["plan_for"] is not None,  # a plan makes no tensor
-        stated=options.pop("stated"),
-    )
+    chosen = suite_of(suite, options)
     workers = options["workers"]
     if options["plan_for"]:
         return _print_plan(chosen, options["plan_for"], workers, as_json, options)
@@ -171,6 +167,13 @@ def dump_command(
     elif not quiet and not attended:
         click.echo(summary_text(summary, name))
     return 1 if summary.error or summary.wrong else 0
+
+
+def suite_of(suite: str | None, options: Mapping[str, Any]) -> Suite:
+    """The suite that the options of the command choose."""
+    huge = options["huge"] or options["plan_for"] is not None  # a plan makes no tensor
+    filters = {n: options[n] for n in FILTERS}
+    return chosen_suite(suite, filters, seed=options["seed"], max_m=options["max_m"], huge=huge, stated=options["stated"])
 
 
 @contextlib.contextmanager

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from accuracy_eval.fleet import Fleet
     from accuracy_eval.transfer import Options
 
+_GIVEN_BY_RUN = {
+    "out": "-o, but each host's dump is called as the host is; set out in the file, beside suite, for the folder here",
+    "device": '--device, which belongs to a host: device = "…" under [hosts.NAME]',
+    "plan_for": "--plan, which runs nothing; give it to accuracy-eval dump here",
+}
+
 
 @click.command("run", short_help="Dump on several hosts at once, fetch, compare: one command.")
 @click.argument("fleet", type=click.Path())
@@ -58,11 +64,26 @@ def run_command(
 
     wanted = report_forms(forms or DEFAULT_FORMS)
     plan = load_fleet(fleet)
+    _check_arguments(plan)
     paths = _dumps(plan, options_of(connection), push=push, fresh=fresh, patience_s=patience, quiet=quiet or as_json)
     with progress("compare", quiet=quiet or as_json) as update:
         names = [h.name for h in plan.hosts]
         results = compare_dumps(*paths, labels=names, gates=plan.gates, reference=plan.reference, progress=update)  # type: ignore[arg-type]
     return present(results, forms=wanted, out=out or str(plan.out / "report"), strict=strict, quiet=quiet, as_json=as_json)
+
+
+def _check_arguments(plan: Fleet) -> None:
+    """The dump's own reading of suite and arguments, here: what it refuses is said before any host is asked."""
+    from click.core import ParameterSource
+
+    from accuracy_eval.cli.dump import dump_command, suite_of
+    from accuracy_eval.errors import UsageError
+
+    context = dump_command.make_context("dump", [plan.suite, *plan.arguments])
+    for name, instead in _GIVEN_BY_RUN.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"arguments of the fleet: {' '.join(plan.arguments)} has {instead}")
+    suite_of(plan.suite, {k: v for k, v in context.params.items() if k != "suite"})
 
 
 def _dumps(plan: Fleet, options: Options, *, push: bool, fresh: bool, patience_s: float, quiet: bool) -> list[Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import UsageError, unknown
+from accuracy_eval.gates import load_profile
 from accuracy_eval.toml_data import check_table, read_toml
 from accuracy_eval.transfer import Location, parse_location
 
@@ -79,14 +80,17 @@ def load_fleet(path: str | Path) -> Fleet:
     reference = data.get("reference", "auto")
     if reference not in _REFERENCES:
         raise unknown(f"reference in fleet {path}:", reference, _REFERENCES)
-    return Fleet(
+    gates = data.get("gates", "default")
+    found = Fleet(
         suite=str(path.parent / suite) if suite.endswith(".toml") else suite,
         hosts=tuple(_host(name, table, f"fleet {path}, hosts.{name}") for name, table in tables.items()),
         out=path.parent / data.get("out", path.stem),
         arguments=tuple(data.get("arguments", ())),
-        gates=data.get("gates", "default"),
+        gates=str(path.parent / gates) if gates.endswith(".toml") else gates,
         reference=reference,
     )
+    load_profile(found.gates)  # one that there is not is said now, not when all is dumped
+    return found
 
 
 def _host(name: str, table: Any, where: str) -> Host:
