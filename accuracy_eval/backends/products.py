@@ -68,7 +68,7 @@ def _run(backend: TorchBackend, way: _Way, a: Codes, b: Codes) -> Codes:
     fmt, out = (concrete(family, backend.encoding).name for family in (way.family, way.out))
     try:
         with flags.case_flags(torch, tf32=way.tf32, device=backend.device):
-            d = way.product(torch, backend.to_device(a, fmt), backend.to_device(b, fmt), backend.dtype(out))
+            d = way.product(torch, backend.tensors.to_device(a, fmt), backend.tensors.to_device(b, fmt), backend.tensors.dtype(out))
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         raise UnsupportedCase(f"torch {torch.__version__}: {str(error).splitlines()[0].split('. ')[0]}") from error
-    return np.asarray(backend.to_host(d, out).result())
+    return np.asarray(backend.tensors.to_host(d, out).result())

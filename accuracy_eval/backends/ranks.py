@@ -22,6 +22,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from accuracy_eval.backends import guards
 from accuracy_eval.backends.base import POISONS, Prepared
 from accuracy_eval.errors import EngineError, UnsupportedCase, UsageError
 from accuracy_eval.ops.spec import Output
@@ -237,7 +238,7 @@ class _Rows:
                 f"candidate {share.candidate!r} of {share.case.op} is not known in the processes of the ranks; register it in a file and "
                 "name that with --plugin"
             )
-        tensors = {n: self._backend.to_device(c.codes, c.format) for n, c in share.operands.items()}
+        tensors = {n: self._backend.tensors.to_device(c.codes, c.format) for n, c in share.operands.items()}
         prepared = Prepared(share.case, (), tensors)
         kept = {} if candidate.built_in else {n: t.detach().clone() for n, t in tensors.items()}
         runs: Runs = []
@@ -245,7 +246,7 @@ class _Rows:
         for index in range(share.repeats):
             out = {o.name: self._backend.poisoned(o, POISONS[index % 2]) for o in share.outputs}
             found = self._backend.call(candidate, prepared, out)
-            self._backend.check(candidate, share.outputs, found)
-            runs.append({o.name: self._backend.to_host(found[o.name], o.format).result().copy() for o in share.outputs})
-            changed |= dict.fromkeys(self._backend.restored(tensors, kept))
+            guards.check(candidate, share.outputs, found)
+            runs.append({o.name: self._backend.tensors.to_host(found[o.name], o.format).result().copy() for o in share.outputs})
+            changed |= dict.fromkeys(guards.restored(self._backend.torch, tensors, kept))
         return Ran(runs, tuple(changed))

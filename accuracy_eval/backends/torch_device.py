@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from accuracy_eval.backends import flags, platform
+from accuracy_eval.backends import flags, guards, platform
 from accuracy_eval.backends.base import POISONS, Outcome, Prepared, Result, Source
 from accuracy_eval.backends.candidates import Candidate, registered
 from accuracy_eval.backends.certificates import Certificate, Checked, certifiable
 from accuracy_eval.backends.drafts import Ahead, Draft, draft, stored_bytes
 from accuracy_eval.backends.kernels import parse_kernel, record_kernels
 from accuracy_eval.backends.reference import ready
-from accuracy_eval.backends.staging import GATHERED_FROM, Staging
+from accuracy_eval.backends.tensors import Codes, Tensors
 from accuracy_eval.backends.together import Together
-from accuracy_eval.digests import sha256_codes
 from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError
 from accuracy_eval.formats import get_format
 from accuracy_eval.ops.registry import get_op
@@ -31,18 +26,15 @@ from accuracy_eval.ops.relations import Fill
 from accuracy_eval.ops.spec import Operand, Output
 from accuracy_eval.records import Case, Coded
 from accuracy_eval.threads import thread_count
-from accuracy_eval.timeline import Span, Timeline
+from accuracy_eval.timeline import Timeline
 
 if TYPE_CHECKING:
     from accuracy_eval.datapath.card import Call
 
-Codes = NDArray[Any]
 ON_DEVICE_ELEMENTS = 1 << 18  # smaller operands are made on the host: a launch costs more than the copy
 RANKS_LIMIT_S = 120.0  # a first call of a GPU library loads its kernels
 MISALIGNED_OFFSET = 3  # elements
 ROW_PADDING = 16  # elements added to the row stride of strided and misaligned operands
-_HELD_AS = {"float8_ue4m3": "float8_e4m3fn"}  # torch has no unsigned scale format: the sign bit is 0
-_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 def drafting_threads() -> int:
@@ -80,10 +72,8 @@ class TorchBackend:
         self.encoding: Literal["ocp", "fnuz"] = "fnuz" if self._platform.get("fp8_encoding") == "fnuz" else "ocp"
         self._certified: tuple[Case, Certificate] | None = None
         self._together = Together("nccl" if self.on_gpu else "gloo", self.torch.cuda.device_count, limit_s)
-        self._staging = Staging(self.torch)
-        self._pool = ThreadPoolExecutor(max(2, min(16, thread_count())), thread_name_prefix="digest")
+        self.tensors = Tensors(self.torch, device)
         self._drafts = Ahead(self._draft, self._drafted_bytes, drafting_threads() if self.on_gpu else 0)
-        self._timeline = Timeline()  # of what is being prepared or run now
 
     def platform(self) -> dict[str, Any]:
         return dict(self._platform)
@@ -110,7 +100,7 @@ class TorchBackend:
     def close(self) -> None:
         self._drafts.close()
         self._together.close()
-        self._pool.shutdown(wait=True)
+        self.tensors.close()
 
     # operands
 
@@ -125,17 +115,17 @@ class TorchBackend:
         recipe, ranks = bool(case.recipe) and spec.received is not None, spec.ranks is not None
         if not recipe and not ranks:
             for o in operands:
-                self.dtype(o.format)
+                self.tensors.dtype(o.format)
             if case.format == "tfloat32" and not self.on_gpu:
                 raise UnsupportedCase("TF32 is a mode of GPU matrix units; this is a CPU")
         made = self._drafts.take(case)
-        self._timeline = Timeline(made.timeline)
+        self.tensors.timeline = timeline = Timeline(made.timeline)
         held = {o.name: Coded(made.codes[o.name], o.format) for o in operands if o.name in made.codes}
         if recipe:
-            tensors = {name: self.to_device(coded.codes, coded.format) for name, coded in made.received.items()}
-            return Prepared(case, self._sources(held), tensors, self._sources(made.received), self._timeline)
+            tensors = {name: self.tensors.to_device(coded.codes, coded.format) for name, coded in made.received.items()}
+            return Prepared(case, self._sources(held), tensors, self._sources(made.received), timeline)
         if ranks:  # they stay on the host until each rank has its row
-            return Prepared(case, self._sources(held), held, timeline=self._timeline)
+            return Prepared(case, self._sources(held), held, timeline=timeline)
         relation = spec.relation(case)
         fill = relation.fill if relation else ""
         sources, placed = [], {}
@@ -145,7 +135,7 @@ class TorchBackend:
             placed[o.name] = self._place(
                 tensor.transpose(-2, -1).contiguous() if o.transposed else tensor, case.input_class if case.lane == "random" else "", fill
             )
-        return Prepared(case, tuple(sources), placed, timeline=self._timeline)
+        return Prepared(case, tuple(sources), placed, timeline=timeline)
 
     def _draft(self, case: Case) -> Draft:
         return draft(case, self.encoding, compiled=False if self.on_gpu else None, on_device=self._makes)
@@ -166,49 +156,18 @@ class TorchBackend:
         return tuple(self._source(name, coded) for name, coded in made.items())
 
     def _source(self, name: str, coded: Coded) -> Source:
-        return Source(name, coded.format, coded.shape, self._digest(ready(coded.codes)), lambda: coded.codes)
-
-    def _digest(self, host: Future[Codes]) -> Future[str]:
-        timeline = self._timeline
-
-        def made() -> str:
-            codes = host.result()
-            with timeline.stage("digest", codes.nbytes):
-                return sha256_codes(codes)
-
-        return self._pool.submit(made)
-
-    @contextmanager
-    def _stage(self, name: str, size: int) -> Iterator[None]:
-        """The block is work of that stage: on a GPU, what it queues there is timed, not the queueing."""
-        if not self.on_gpu:
-            with self._timeline.stage(name, size):
-                yield
-            return
-        start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        began = time.time()
-        start.record()
-        yield
-        end.record()
-
-        def taken() -> float | None:
-            try:
-                return float(start.elapsed_time(end)) / 1000
-            except RuntimeError:  # the device answers no more: a later case made it so
-                return None
-
-        self._timeline.add(Span(name, began, taken, size))
+        return Source(name, coded.format, coded.shape, self.tensors.digest(ready(coded.codes)), lambda: coded.codes)
 
     def _operand(self, case: Case, o: Operand, codes: Codes | None) -> tuple[Source, Any]:
         """An operand on the device, from its codes or made there."""
         if codes is not None:
-            return self._source(o.name, Coded(codes, o.format)), self.to_device(codes, o.format)
+            return self._source(o.name, Coded(codes, o.format)), self.tensors.to_device(codes, o.format)
         from accuracy_eval.backends import torch_inputs
 
-        with self._stage("make", stored_bytes([o])):
+        with self.tensors.stage("make", stored_bytes([o])):
             tensor = torch_inputs.generate(self.torch, self.device, case.op, o.name, o.shape, case.input_class, case.seed, o.format)
-        host = self.to_host(tensor, o.format)
-        return Source(o.name, o.format, o.shape, self._digest(host), host.result), tensor
+        host = self.tensors.to_host(tensor, o.format)
+        return Source(o.name, o.format, o.shape, self.tensors.digest(host), host.result), tensor
 
     def _place(self, tensor: Any, input_class: str, fill: Fill = "") -> Any:
         """Views that libraries treat differently: rows wider apart than they are long, and a base 3 elements off alignment.
@@ -227,105 +186,60 @@ class TorchBackend:
         view.copy_(tensor.reshape(shape))
         return view.unflatten(0, tensor.shape[:-1]) if tensor.dim() > 1 else view[0]
 
-    # codes between host and device
-
-    def dtype(self, fmt: str) -> Any:
-        """The torch dtype of a format. UnsupportedCase when this torch has none."""
-        dtype = getattr(self.torch, fmt, None)
-        if dtype is None:
-            raise UnsupportedCase(f"torch {self.torch.__version__} has no dtype {fmt}")
-        return dtype
-
-    def to_device(self, codes: Codes, fmt: str) -> Any:
-        """A tensor of the format's dtype holding these codes, bit for bit; of bytes where an element has fewer than 8 bits."""
-        width = codes.dtype.itemsize
-        integers = np.ascontiguousarray(codes).reshape(codes.shape).view(_INTEGERS[width])
-        held = self.torch.from_numpy(integers.copy() if not integers.flags.writeable else integers)
-        with self._stage("to_device", codes.nbytes):
-            tensor = held.to(self.device)
-        return tensor if get_format(fmt).bits < 8 else tensor.view(self.dtype(_HELD_AS.get(fmt, fmt)))
-
-    def _integers(self, tensor: Any) -> Any:
-        return tensor.contiguous().view(getattr(self.torch, _INTEGERS[tensor.element_size()]))
-
-    def to_host(self, tensor: Any, fmt: str) -> Future[Codes]:
-        """The tensor's codes on the host: copied through pinned memory, large ones by pieces of it; ready when the copy is done."""
-        storage = get_format(fmt).storage
-        integers = self._integers(tensor)
-        if not self.on_gpu:
-            return self._pool.submit(lambda: integers.numpy().view(storage))
-        size = integers.numel() * integers.element_size()
-        if size >= GATHERED_FROM:
-            made, timeline = self.torch.cuda.Event(), self._timeline
-            made.record()
-
-            def gather() -> Codes:
-                with timeline.stage("to_host", size):
-                    return self._staging.gathered(integers, made).view(storage).reshape(integers.shape)
-
-            return self._pool.submit(gather)
-        with self._timeline.stage("pin", size):
-            buffer = self._staging.take(size)
-            host = buffer[:size].view(integers.dtype).view(integers.shape)
-        with self._stage("to_host", size):
-            host.copy_(integers, non_blocking=True)
-        event = self.torch.cuda.Event()
-        event.record()
-
-        def wait() -> Codes:
-            event.synchronize()
-            keep = integers  # alive until the copy is done
-            del keep
-            return self._staging.lend(buffer, size).view(storage).reshape(integers.shape)
-
-        return self._pool.submit(wait)
-
     # running
 
     def run(self, prepared: Prepared, candidate: Candidate, *, repeats: int, kernels: bool = False, certify: bool = False) -> Outcome:
-        self._timeline = Timeline()
-        case = prepared.case
-        outputs = get_op(case.op).outputs(case, self.encoding)
+        self.tensors.timeline = timeline = Timeline()
+        case, op = prepared.case, get_op(prepared.case.op)
+        outputs = op.outputs(case, self.encoding)
         for o in outputs:
             if get_format(o.format).storage.itemsize > 1 or hasattr(self.torch, o.format):
-                self.dtype(o.format)
+                self.tensors.dtype(o.format)
         reason = candidate.filtered(case, self._platform)
         if reason:
             raise UnsupportedCase(reason)
-        if get_op(case.op).ranks is not None:
+        if op.ranks is not None:
             return self._together.run(prepared, candidate, outputs, repeats)
-        tf32 = case.format == "tfloat32"
         # kernels of others may write to their operands; the copy also gives the next candidate what it should have
         kept = {} if candidate.built_in else {n: t.detach().clone() for n, t in prepared.tensors.items()}
-        handled = stored_bytes(outputs) + sum(t.numel() * t.element_size() for t in prepared.tensors.values())
-        found: list[dict[str, Any]] = []
         certificate = self._certificate(prepared) if certify and certifiable(case) else None
-        checked: list[Checked] = []
-        with flags.case_flags(self.torch, tf32=tf32, device=self.device, **candidate.switches):
-            for index in range(max(1, repeats)):
-                out = {o.name: self.poisoned(o, POISONS[index % 2]) for o in outputs}
-                self.leave_poison(outputs, POISONS[index % 2])
-                with self._stage("run", handled):
-                    result = self.call(candidate, prepared, out)
-                self.check(candidate, outputs, result)
-                if not candidate.built_in:  # a kernel may hand out the same buffer on every call
-                    result = {name: t.detach().clone() for name, t in result.items()}
-                found.append({o.name: self._settled(o, result[o.name], POISONS[index % 2]) for o in outputs})
-                if certificate:
-                    checked.append(certificate.check(found[-1]["d"]))
-                del out
-        changed = self.restored(prepared.tensors, kept)
+        runs, checked = self._runs(prepared, candidate, outputs, max(1, repeats), certificate)
+        changed = guards.restored(self.torch, prepared.tensors, kept)
         if self.on_gpu:
             self.torch.cuda.synchronize()
         # variables that beat the switches: the result stands, and the report says why it may be off
-        overruled = flags.overruled(os.environ, tf32=tf32)
-        results = tuple(self.result(o, [r[o.name] for r in found]) for o in outputs)
-        notes: dict[str, Any] = {"overruled": overruled, "operands_changed": changed}
+        notes: dict[str, Any] = {"overruled": flags.overruled(os.environ, tf32=case.format == "tfloat32"), "operands_changed": changed}
+        results = tuple(self.result(o, [r[o.name] for r in runs]) for o in outputs)
         if certificate:
             notes["certificate"] = {"runs": len(checked), "wrong": [{"run": i, **w} for i, c in enumerate(checked) if (w := c.wrong())]}
         if kernels:
-            notes |= self._kernels(candidate, prepared, outputs, tf32)
-        return Outcome(results, len(found), {name: note for name, note in notes.items() if note}, self._timeline)
+            notes |= self._kernels(candidate, prepared, outputs)
+        return Outcome(results, len(runs), {name: note for name, note in notes.items() if note}, timeline)
+
+    def _runs(
+        self, prepared: Prepared, candidate: Candidate, outputs: Sequence[Output], count: int, certificate: Certificate | None
+    ) -> tuple[list[dict[str, Any]], list[Checked]]:
+        """The outputs of `count` runs by name, each run on another pattern; and what the certificate says of each."""
+        runs: list[dict[str, Any]] = []
+        checked: list[Checked] = []
+        handled = stored_bytes(outputs) + sum(t.numel() * t.element_size() for t in prepared.tensors.values())
+        with self._flags(prepared.case, candidate):
+            for poison in islice(cycle(POISONS), count):
+                out = {o.name: self.poisoned(o, poison) for o in outputs}
+                self.leave_poison(outputs, poison)
+                with self.tensors.stage("run", handled):
+                    result = self.call(candidate, prepared, out)
+                guards.check(candidate, outputs, result)
+                if not candidate.built_in:  # a kernel may hand out the same buffer on every call
+                    result = {name: t.detach().clone() for name, t in result.items()}
+                runs.append({o.name: guards.settled(self.torch, o, result[o.name], poison) for o in outputs})
+                if certificate:
+                    checked.append(certificate.check(runs[-1]["d"]))
+                del out
+        return runs, checked
+
+    def _flags(self, case: Case, candidate: Candidate) -> AbstractContextManager[None]:
+        return flags.case_flags(self.torch, tf32=case.format == "tfloat32", device=self.device, **candidate.switches)
 
     def _certificate(self, prepared: Prepared) -> Certificate:
         """The certificate of a case's operands, made once for all candidates."""
@@ -333,19 +247,10 @@ class TorchBackend:
             self._certified = prepared.case, Certificate(self.torch, prepared.case, prepared.tensors)
         return self._certified[1]
 
-    def restored(self, tensors: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
-        """Names of the operands whose bytes are not those of their copies any more; they get them back."""
-        changed = []
-        for name, copy in kept.items():
-            if not self.torch.equal(self._integers(tensors[name].detach()), self._integers(copy)):
-                changed.append(name)
-                tensors[name].detach().copy_(copy)
-        return changed
-
-    def _kernels(self, candidate: Candidate, prepared: Prepared, outputs: tuple[Output, ...], tf32: bool) -> dict[str, Any]:
+    def _kernels(self, candidate: Candidate, prepared: Prepared, outputs: Sequence[Output]) -> dict[str, Any]:
         """What the names of the kernels of one more run tell, or why there are none."""
         out = {o.name: self.poisoned(o, POISONS[0]) for o in outputs}
-        with flags.case_flags(self.torch, tf32=tf32, device=self.device, **candidate.switches):
+        with self._flags(prepared.case, candidate):
             names = record_kernels(self.torch, lambda: self.call(candidate, prepared, out))
         return {"kernels": [parse_kernel(n) for n in names]} if names else {"kernels_unknown": names.reason}
 
@@ -363,58 +268,15 @@ class TorchBackend:
                 raise UnsupportedCase(f"torch {self.torch.__version__}: {str(error).splitlines()[0]}") from error
             raise
 
-    def check(self, candidate: Candidate, outputs: Sequence[Output], result: Mapping[str, Any]) -> None:
-        """UsageError unless the outputs are all there, in shape and format."""
-        for o in outputs:
-            if o.name not in result:
-                raise UsageError(f"candidate {candidate.name!r} gave outputs {', '.join(result) or 'none'}; the op has {o.name}")
-            shape, dtype = tuple(result[o.name].shape), str(result[o.name].dtype).removeprefix("torch.")
-            # a byte is what torch gives where it has no dtype of the format, and what kernels return for scales
-            accepted = (o.format, "uint8") if get_format(o.format).storage.itemsize == 1 else (o.format,)
-            if shape != o.shape or dtype not in accepted:
-                raise UsageError(
-                    f"candidate {candidate.name!r} output {o.name}: shape {list(shape)} of {dtype}; expected {list(o.shape)} of {o.format}"
-                )
-
     def poisoned(self, output: Output, byte: int) -> Any:
         """A tensor for `out=` whose every byte is `byte`."""
-        size = get_format(output.format).storage.itemsize
-        dtype = getattr(self.torch, output.format, self.torch.uint8)
-        tensor = self.torch.empty(output.shape, dtype=self.torch.uint8 if size == 1 else dtype, device=self.device)
-        tensor.view(getattr(self.torch, _INTEGERS[size])).fill_(_pattern(byte, size))
-        return tensor.view(dtype)
-
-    def _settled(self, output: Output, tensor: Any, byte: int) -> Any:
-        """The result with what it may leave as it was set to zero: rows that the op need not write and that still hold the fill."""
-        if output.written is None:
-            return tensor
-        integers = self._integers(tensor.detach().clone())
-        rest = integers.view(-1, integers.shape[-1])[output.written :]
-        rest[rest == _pattern(byte, rest.element_size())] = 0
-        return integers.view(tensor.dtype)
+        return guards.poisoned(self.torch, self.device, output, byte)
 
     def leave_poison(self, outputs: Iterable[Output], byte: int) -> None:
-        """Fill and free a block of each output's size: what a kernel allocates next gets those bytes."""
-        held = [self.poisoned(o, byte) for o in outputs]
-        del held
+        """What a kernel allocates next, for each of these outputs, holds that byte."""
+        guards.leave_poison(self.torch, self.device, outputs, byte)
 
-    def result(self, output: Output, tensors: list[Any]) -> Result:
+    def result(self, output: Output, tensors: Sequence[Any]) -> Result:
         """The distinct results of runs on outputs filled with POISONS in turn, and the elements that kept the fill of both."""
-        integers = [self._integers(t.detach()) for t in tensors]
-        distinct: list[Any] = []
-        for t in integers:
-            if not any(self.torch.equal(t, d) for d in distinct):
-                distinct.append(t)
-        unwritten = 0
-        if len(integers) > 1:
-            size = integers[0].element_size()
-            first, second = ((t == _pattern(p, size)) for t, p in zip(integers, POISONS, strict=False))
-            unwritten = int((first & second).sum())
-        hosts: list[Future[Codes]] = [self.to_host(t, output.format) for t in distinct]
-        return Result(output.name, output.format, output.shape, tuple(hosts), unwritten)
-
-
-def _pattern(byte: int, size: int) -> int:
-    """The integer whose every byte is `byte`, as the signed (1 byte: unsigned) integer torch holds."""
-    value = int.from_bytes(bytes([byte] * size), "little")
-    return value if size == 1 or value < 1 << (8 * size - 1) else value - (1 << (8 * size))
+        found, unwritten = guards.distinct(self.torch, tensors)
+        return Result(output.name, output.format, output.shape, tuple(self.tensors.to_host(t, output.format) for t in found), unwritten)

@@ -140,7 +140,7 @@ def _backend(device: str, inputs: Mapping[str, Any]) -> TorchBackend:
 
 def _on_device(backend: TorchBackend, given: Any, coded: Coded) -> Any:
     """The caller's own tensor where it is one, else a tensor of these codes."""
-    return given.detach().to(backend.device) if hasattr(given, "detach") else backend.to_device(np.array(coded.codes), coded.format)
+    return given.detach().to(backend.device) if hasattr(given, "detach") else backend.tensors.to_device(np.array(coded.codes), coded.format)
 
 
 def _label(fn: Callable[..., Any]) -> str:
