@@ -10,7 +10,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -78,6 +78,8 @@ _WRITERS = _Writers(
         float: _float,
         int: lambda value: value,
         str: lambda value: value,
+        bytes: _refused,
+        Sequence: _array,
     }
 )
 
@@ -97,6 +99,9 @@ def _builder(kind: Any) -> Callable[[Any], Any]:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _record_builder(kind)
+    if origin is Sequence:
+        item = _builder(*arguments)
+        return lambda data: tuple(map(item, _of_kind(list, data)))
     if origin is tuple:
         items = [_builder(a) for a in arguments if a is not Ellipsis]
         if arguments[-1:] == (Ellipsis,):

@@ -147,7 +147,7 @@ class CaseRecord:
     candidate: str
     status: str
     reason: str = ""
-    tensors: tuple[TensorRecord, ...] = ()
+    tensors: Sequence[TensorRecord] = ()
     contract: str = ""
     repeats: int = 1
     distinct: Mapping[str, int] = field(default_factory=dict)

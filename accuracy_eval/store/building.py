@@ -6,16 +6,17 @@ import hashlib
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.store.guard import import_h5py
+from accuracy_eval.store.guard import DOCUMENT_PIECE_BYTES, import_h5py
 from accuracy_eval.store.schema import PRODUCER, SCHEMA
 
 ALIGN_FROM_BYTES = 1 << 16  # datasets of this size and larger start on a page, so that they can be mapped and copied whole
@@ -36,6 +37,7 @@ class Builder:
         access.set_file_locking(False, True)  # the name is this writer's alone; some cluster file systems have no locks
         creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
         creation.set_obj_track_times(False)  # of the root group
+        self._folder = path.parent
         self._file = h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, creation, access)
         self._groups: dict[str, Any] = {"": self._file}  # open ones: a path of groups, not all of them
         self._group_properties = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
@@ -43,10 +45,22 @@ class Builder:
         self._set_text(self._file, "schema", SCHEMA)
         self._set_text(self._file, "producer", PRODUCER)
 
-    def document(self, name: str, data: bytes) -> None:
-        """Store JSON bytes as a dataset of uint8 with their SHA-256."""
-        digest = hashlib.sha256(data, usedforsecurity=False).hexdigest()
-        self.dataset(f"/{name}", np.frombuffer(data, np.uint8), {"sha256": digest})
+    def document(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Store JSON bytes as a dataset of uint8 with their SHA-256. Long ones wait on the disk until their size is known."""
+        h5py, digest = self._h5py, hashlib.sha256(usedforsecurity=False)
+        with SpooledTemporaryFile(DOCUMENT_PIECE_BYTES, dir=os.fspath(self._folder)) as spool:
+            for piece in pieces:
+                digest.update(piece)
+                spool.write(piece)
+            ds = self._create(f"/{name}", np.dtype(np.uint8), (spool.tell(),), {"sha256": digest.hexdigest()})
+            spool.seek(0)
+            for first in count(0, DOCUMENT_PIECE_BYTES):
+                data = np.frombuffer(spool.read(DOCUMENT_PIECE_BYTES), np.uint8)
+                if not data.size:
+                    break
+                space = ds.get_space()
+                space.select_hyperslab((first,), data.shape)
+                ds.write(h5py.h5s.create_simple(data.shape), space, data)
 
     def dataset(self, path: str, codes: NDArray[Any], attributes: Mapping[str, str]) -> None:
         """Store contiguous little-endian codes, straight from the array's own memory."""

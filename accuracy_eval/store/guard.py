@@ -23,6 +23,7 @@ from accuracy_eval.store.schema import check_schema
 
 MAX_BYTES = 1 << 40  # of one dataset
 MAX_DOCUMENT_BYTES = 1 << 30  # of /index and /run: 10,000 cases take about 15 MB
+DOCUMENT_PIECE_BYTES = 1 << 20
 MAX_EXPANSION = 100  # uncompressed over stored bytes; a real gzip of codes stays below 10
 FREE_EXPANSION_BYTES = 1 << 24  # below this an expansion costs nothing
 FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32"}
@@ -216,20 +217,44 @@ def _type_name(h5py: Any, kind: Any) -> str:
     return names.get(kind.get_class(), f"integer of {kind.get_size()} bytes")
 
 
-def document(file: Any, path: Path, name: str) -> bytes:
-    """The bytes of /index or /run, checked against the SHA-256 stored beside them."""
+def document(file: Any, path: Path, name: str) -> Iterator[bytes]:
+    """The bytes of /index or /run in pieces, once all of them have proved to give the SHA-256 stored beside them."""
     h5py = import_h5py()
     ds = dataset(file, path, name, max_bytes=MAX_DOCUMENT_BYTES)
     with damage_named(path, name):
         if ds.rank != 1 or ds.get_type().get_size() != 1:
             raise CorruptFile(f"{path}: {name}: expected one row of bytes, found shape {ds.shape}; the file is damaged")
-        data = np.empty(ds.shape, np.uint8)
-        if data.size:
-            ds.read(h5py.h5s.ALL, h5py.h5s.ALL, data)
         wanted = _sha256_attribute(h5py, ds)
-    found = hashlib.sha256(data.data, usedforsecurity=False).hexdigest()
-    if found != wanted:
-        raise CorruptFile(f"{path}: {name}: sha256 {found} of its bytes, {wanted} stored; the file is damaged. Fetch or dump it again.")
+        # a chunk, however large, would be decoded again for every piece of it
+        plain = ds.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
+        places = _places(int(ds.shape[0]), DOCUMENT_PIECE_BYTES if plain else MAX_DOCUMENT_BYTES)
+        digest, piece = hashlib.sha256(usedforsecurity=False), b""
+        for place in places:
+            piece = _read_bytes(h5py, ds, place)
+            digest.update(piece)
+    if digest.hexdigest() != wanted:
+        raise CorruptFile(
+            f"{path}: {name}: sha256 {digest.hexdigest()} of its bytes, {wanted} stored; the file is damaged. Fetch or dump it again."
+        )
+    for place in places:
+        if len(places) > 1:
+            with damage_named(path, name):
+                piece = _read_bytes(h5py, ds, place)
+        yield piece
+
+
+def _places(size: int, step: int) -> list[range]:
+    return [range(first, min(first + step, size)) for first in range(0, size, step)]
+
+
+def _read_bytes(h5py: Any, ds: Any, place: range) -> bytes:
+    data = np.empty(len(place), np.uint8)
+    if data.shape == ds.shape:
+        ds.read(h5py.h5s.ALL, h5py.h5s.ALL, data)
+        return data.tobytes()
+    space = ds.get_space()
+    space.select_hyperslab((place.start,), data.shape)
+    ds.read(h5py.h5s.create_simple(data.shape), space, data)
     return data.tobytes()
 
 

@@ -7,14 +7,17 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import FileError
 from accuracy_eval.json_data import to_json
 from accuracy_eval.records import TensorRecord
+from accuracy_eval.store.compact import Shared
+from accuracy_eval.store.documents import Entry, Run, parse_index, parse_run
 from accuracy_eval.store.guard import document, open_file
-from accuracy_eval.store.schema import DEVICE, Entry, Key, Run, content_digest, dump_json, key_text, parse_index, parse_run
+from accuracy_eval.store.schema import DEVICE, Key, content_digest, dump_json, key_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Item:
         """Which of several equal records is kept: the one with most codes stored, then by text, so that order does not matter."""
         stored = sum(bool(t.path) for t in self.entry.record.tensors)
         platform = dump_json(to_json(self.platform)).decode()
-        return -stored, self.entry.text.decode(), platform, (self.timed or b"null").decode(), str(self.entry.file)
+        return -stored, self.entry.json().decode(), platform, (self.timed or b"null").decode(), str(self.entry.file)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class Contents:
 
     info: Mapping[str, Any]
     items: tuple[Item, ...]
+    stored_digest: str = ""  # of the file they come from, where they are all of one
+
+    @cached_property
+    def content_digest(self) -> str:
+        return self.stored_digest or content_digest(i.entry.record for i in self.items)
 
     def run(self) -> Run:
         """The run document: distinct platforms, the one of most records first (ties by text)."""
@@ -54,22 +62,27 @@ class Contents:
         return Run(
             tuple(json.loads(text) for text in order),
             {k: index[text] for k, text in zip(keys, texts, strict=True) if index[text]},
-            {k: i.times for k, i in zip(keys, self.items, strict=True) if i.timed},
+            {k: i.timed for k, i in zip(keys, self.items, strict=True) if i.timed},
         )
 
 
-def load(path: Path) -> Contents:
-    """The documents of one file, checked; no dataset of codes is touched."""
+def load(path: Path, shared: Shared | None = None) -> Contents:
+    """The documents of one file, checked; no dataset of codes is touched. Its records share parts with those `shared` knows."""
     with open_file(path) as file:
-        info, entries = parse_index(document(file, path, "/index"), path)
+        index = parse_index(document(file, path, "/index"), path, shared or Shared())
         run = parse_run(document(file, path, "/run"), path)
-    return Contents(info, tuple(_item(e, run) for e in entries))
+    return Contents(index.info, tuple(_item(e, run) for e in index.entries), index.content_digest)
 
 
 def _item(entry: Entry, run: Run) -> Item:
     key = key_text(entry.key)
-    times = run.times.get(key)
-    return Item(entry, run.platforms[run.assigned.get(key, 0)], dump_json(times) if times else b"")
+    return Item(entry, run.platforms[run.assigned.get(key, 0)], run.times.get(key, b""))
+
+
+def load_all(paths: Iterable[Path]) -> Iterator[Contents]:
+    """The documents of several files, each as it comes."""
+    shared = Shared()
+    return (load(path, shared) for path in paths)
 
 
 def of_one_device(contents: Iterable[Contents]) -> Iterator[Contents]:

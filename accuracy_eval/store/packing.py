@@ -14,11 +14,13 @@ from accuracy_eval.errors import FileError, UsageError, counted
 from accuracy_eval.formats import get_format
 from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.building import Builder, final_name
+from accuracy_eval.store.compact import Shared
+from accuracy_eval.store.documents import index_document, run_document
 from accuracy_eval.store.guard import damage_named, dataset, import_h5py, open_file
-from accuracy_eval.store.joining import Contents, Item, join, load, of_one_device
+from accuracy_eval.store.joining import Contents, Item, join, load, load_all, of_one_device
 from accuracy_eval.store.parts import clean, completed, dataset_attributes, part_files, write_part
 from accuracy_eval.store.reading import Dump
-from accuracy_eval.store.schema import Key, dump_json, index_document, run_document
+from accuracy_eval.store.schema import Key, dump_json
 
 COPY_BYTES = 1 << 24
 
@@ -42,7 +44,7 @@ def pack(folder: str | Path, out: str | Path, *, keep_parts: bool = False, progr
     aside = folder.with_name(f"{folder.name}.packed")
     if aside.is_dir():  # of an earlier pack that was killed after its result was complete
         _remove_parts(aside)
-    result = _write(join(map(load, _files([folder]))), out, progress)
+    result = _write(join(load_all(_files([folder]))), out, progress)
     if not keep_parts:
         if not result.resolve().is_relative_to(folder.resolve()):
             # at once, not file by file: half a folder would look like a run to be resumed and packed over the result
@@ -108,7 +110,7 @@ def merge(paths: Sequence[str | Path], out: str | Path, *, progress: Callable[[i
     there = Path(out)
     if there.exists() and not (there.is_file() and any(there.samefile(p) for p in map(Path, paths) if p.exists())):
         raise UsageError(f"{there} exists already and is not one of the dumps to merge; remove it or choose another name")
-    return _write(join(of_one_device(map(load, _files(paths)))), Path(out), progress)
+    return _write(join(of_one_device(load_all(_files(paths)))), Path(out), progress)
 
 
 def extract(dump: str | Path, out: str | Path, *, keep: Callable[[CaseRecord], bool] = lambda record: True, codes: bool = True) -> Path:
@@ -119,8 +121,9 @@ def extract(dump: str | Path, out: str | Path, *, keep: Callable[[CaseRecord], b
     source, there = Path(dump), Path(out)
     if there.exists():
         raise UsageError(f"{there} exists already; remove it or choose another name")
-    whole = join(load(f) for f in (part_files(source) if source.is_dir() else [source]))
-    items = tuple(i if codes else _without_codes(i) for i in whole.items if keep(i.entry.record))
+    whole = join(load_all(part_files(source) if source.is_dir() else [source]))
+    shared = Shared()
+    items = tuple(i if codes else _without_codes(i, shared) for i in whole.items if keep(i.entry.record))
     if not items:
         raise UsageError(f"{source}: none of its {counted(len(whole.items), 'result')} matches; nothing to extract")
     info = dict(whole.info)
@@ -130,11 +133,14 @@ def extract(dump: str | Path, out: str | Path, *, keep: Callable[[CaseRecord], b
     return _write(Contents(info, items), there)
 
 
-def _without_codes(item: Item) -> Item:
+def _without_codes(item: Item, shared: Shared) -> Item:
     entry = item.entry
-    data = {**entry.data, "tensors": [{**t, "path": ""} for t in entry.data["tensors"]]}
     record = replace(entry.record, tensors=tuple(replace(t, path="") for t in entry.record.tensors))
-    return replace(item, entry=replace(entry, record=record, text=dump_json(data)))
+    text = b""
+    if entry.text:
+        data = entry.data
+        text = dump_json({**data, "tensors": [{**t, "path": ""} for t in data["tensors"]]})
+    return replace(item, entry=replace(entry, record=shared.compact(record), text=text))
 
 
 def _files(paths: Sequence[str | Path]) -> Iterable[Path]:

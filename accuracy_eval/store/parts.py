@@ -18,21 +18,10 @@ from accuracy_eval.formats import get_format
 from accuracy_eval.json_data import to_json
 from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.building import Builder, abandoned, final_name
+from accuracy_eval.store.compact import Shared
+from accuracy_eval.store.documents import Entry, Index, Run, index_document, parse_index, run_document
 from accuracy_eval.store.guard import document, open_file
-from accuracy_eval.store.schema import (
-    ROLES,
-    STATUSES,
-    Entry,
-    Key,
-    Run,
-    check_name,
-    dataset_path,
-    dump_json,
-    index_document,
-    key_text,
-    parse_index,
-    run_document,
-)
+from accuracy_eval.store.schema import ROLES, STATUSES, Key, check_name, dataset_path, dump_json, key_text
 
 MAX_NAME_BYTES = 200  # of 255 that file systems take: room for the temporary suffix
 
@@ -72,7 +61,7 @@ def write_part(
     """
     folder = Path(folder)
     stored, entry = _prepare(record, arrays)
-    run = Run((platform,), times={key_text(entry.key): times} if times else {})
+    run = Run((platform,), times={key_text(entry.key): dump_json(to_json(times))} if times else {})
     path = folder / part_name(record.id, record.candidate)
     folder.mkdir(parents=True, exist_ok=True)
     with final_name(path) as temporary:
@@ -118,7 +107,7 @@ def _prepare(record: CaseRecord, arrays: Mapping[str, NDArray[Any]]) -> tuple[di
         if not tensors[i].sha256:
             raise UsageError(f"{where} tensor {t.name!r}: neither codes nor a digest; give one of them")
     complete = dataclasses.replace(record, tensors=tuple(tensors))
-    return stored, Entry(complete, dump_json(to_json(complete)), Path())
+    return stored, Entry(complete, Path())
 
 
 def _plain_codes(codes: NDArray[Any], tensor: TensorRecord, where: str) -> NDArray[Any]:
@@ -145,20 +134,20 @@ def completed(folder: str | Path) -> set[Key]:
     A folder that does not exist holds nothing.
     """
     done: set[Key] = set()
-    for _, entries in _readable(Path(folder)):
-        done.update(e.key for e in entries if e.record.status != "error")
+    for index in _readable(Path(folder)):
+        done.update(e.key for e in index.entries if e.record.status != "error")
     clean(Path(folder))
     return done
 
 
-def _readable(folder: Path) -> Iterator[tuple[Path, list[Entry]]]:
+def _readable(folder: Path) -> Iterator[Index]:
     for path in part_files(folder):
         try:
             with open_file(path) as file:
-                _, entries = parse_index(document(file, path, "/index"), path)
+                index = parse_index(document(file, path, "/index"), path, Shared())
         except FileError:
             continue
-        yield path, entries
+        yield index
 
 
 def clean(folder: Path, pattern: str = "**/*.h5.*.tmp") -> None:

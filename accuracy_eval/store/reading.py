@@ -20,9 +20,9 @@ from accuracy_eval.formats import FORMATS, Codes, get_format
 from accuracy_eval.json_data import to_json
 from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store.guard import check_structure, damage_named, dataset, import_h5py, open_file
-from accuracy_eval.store.joining import Contents, Item, join, load, of_one_device
+from accuracy_eval.store.joining import Contents, Item, join, load, load_all, of_one_device
 from accuracy_eval.store.parts import part_files
-from accuracy_eval.store.schema import ROLES, VERSIONS, Key, content_digest, dump_json
+from accuracy_eval.store.schema import ROLES, VERSIONS, Key, dump_json
 from accuracy_eval.threads import map_threads
 
 KEPT_OPEN = 8  # files at most: a folder of parts has one a case
@@ -46,7 +46,7 @@ class Dump:
         self.files = files
         self.info: Mapping[str, Any] = contents.info
         self.records: list[CaseRecord] = [i.entry.record for i in contents.items]
-        self.content_digest = content_digest(self.records)
+        self.content_digest = contents.content_digest
         self.platforms = contents.run().platforms
         self.platform: Mapping[str, Any] = self.platforms[0]
         self._contents = contents
@@ -66,7 +66,7 @@ class Dump:
         files = tuple(part_files(path))
         if not files:
             raise NotADump(f"{path}: a folder without .h5 files; expected a dump or a folder of its parts")
-        return cls(path, join(of_one_device(load(f) for f in files)), files)
+        return cls(path, join(of_one_device(load_all(files))), files)
 
     def __enter__(self) -> Self:
         return self
@@ -96,9 +96,14 @@ class Dump:
 
     def documents_digest(self) -> str:
         """SHA-256 of all that the documents say but times: info, platforms, and records with their digests, reasons and notes."""
-        platforms = {id(i.platform): to_json(i.platform) for i in self._contents.items}
-        said = [[list(i.entry.key), i.entry.data, platforms[id(i.platform)]] for i in self._contents.items]
-        return hashlib.sha256(dump_json([to_json(self.info), said]), usedforsecurity=False).hexdigest()
+        items = self._contents.items
+        platforms = {id(p): dump_json(to_json(p)) for p in {id(i.platform): i.platform for i in items}.values()}
+        digest = hashlib.sha256(b"[%b,[" % dump_json(to_json(self.info)), usedforsecurity=False)
+        for number, i in enumerate(items):
+            said = dump_json(i.entry.key), i.entry.json(), platforms[id(i.platform)]
+            digest.update(b",[%b]" % b",".join(said) if number else b"[%b]" % b",".join(said))
+        digest.update(b"]]")
+        return digest.hexdigest()
 
     def part_text(self) -> str:
         """How much of its suite the dump holds, and how that was chosen; "" where that is all of it, or is not known."""

@@ -1,18 +1,17 @@
-"""What a dump file holds, apart from HDF5: names, the index and run documents, identity. docs/schema.md is the specification."""
+"""What a dump file may hold, apart from HDF5: versions, names, fields, identity. docs/schema.md is the specification."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from accuracy_eval.errors import CorruptFile, NotADump, SchemaError, UsageError
-from accuracy_eval.json_data import from_json, to_json
+from accuracy_eval.errors import NotADump, SchemaError, UsageError
 from accuracy_eval.records import CaseRecord, TensorRecord
 
 SCHEMA_NAME = "accuracy-eval-dump"
@@ -68,52 +67,27 @@ def content_digest(records: Iterable[CaseRecord]) -> str:
     One line a tensor: id, candidate, tensor, format, shape as 2x3 (0-d: empty), sha256, separated by tabs. One line for a record
     that is not done or has no tensor: id, candidate, status. Reasons and notes do not enter.
     """
-    lines: list[str] = []
-    for record in records:
-        if record.status != "done" or not record.tensors:
-            lines.append(f"{record.id}\t{record.candidate}\t{record.status}\n")
-        lines.extend(
-            f"{record.id}\t{record.candidate}\t{t.name}\t{t.format}\t{'x'.join(map(str, t.shape))}\t{t.sha256}\n" for t in record.tensors
-        )
     digest = hashlib.sha256(usedforsecurity=False)
-    for line in sorted(lines):
-        digest.update(line.encode())
+    # no name holds a character below the tab, so all lines of one key lie between those of its neighbours
+    for _, same in groupby(sorted(records, key=_key), key=_key):
+        digest.update("".join(sorted(line for record in same for line in _lines(record))).encode())
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One record with the JSON object it was read from (a newer minor version's extra keys live on in it) and its file.
-
-    text  that object as `dump_json` writes it: a sixth of the memory of its dicts, ten thousand of which may be held
-    """
-
-    record: CaseRecord
-    text: bytes
-    file: Path
-
-    @property
-    def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.text)
-        return found
-
-    @property
-    def key(self) -> Key:
-        return self.record.id, self.record.candidate
+def _key(record: CaseRecord) -> Key:
+    return record.id, record.candidate
 
 
-@dataclass(frozen=True)
-class Run:
-    """What is outside identity: the platforms the records were made on and when.
+def _lines(record: CaseRecord) -> list[str]:
+    """The lines of a record in the content digest."""
+    start = f"{record.id}\t{record.candidate}\t"
+    lines = [f"{start}{t.name}\t{t.format}\t{_shape_text(t.shape)}\t{t.sha256}\n" for t in record.tensors]
+    return lines if lines and record.status == "done" else [*lines, f"{start}{record.status}\n"]
 
-    platforms  distinct provenance objects
-    assigned   key_text -> index into platforms, where it is not 0
-    times      key_text -> whatever the writer noted about the time
-    """
 
-    platforms: tuple[Mapping[str, Any], ...] = ({},)
-    assigned: Mapping[str, int] = field(default_factory=dict)
-    times: Mapping[str, Any] = field(default_factory=dict)
+@lru_cache(maxsize=1024)
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
 
 
 def key_text(key: Key) -> str:
@@ -125,57 +99,7 @@ def dump_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def load_json(data: bytes, where: str) -> dict[str, Any]:
-    """The JSON object in `data`; CorruptFile naming `where` for anything else."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as e:
-        raise CorruptFile(f"{where}: not JSON ({e}); the file is damaged or was not written by accuracy-eval") from None
-    if not isinstance(value, dict):
-        raise CorruptFile(f"{where}: expected a JSON object, found {type(value).__name__}")
-    return value
-
-
-def index_document(info: Mapping[str, Any], entries: Iterable[Entry]) -> bytes:
-    """As `dump_json` writes it; the records are not parsed again for it."""
-    ordered = sorted(entries, key=lambda e: e.key)
-    digest = content_digest(e.record for e in ordered).encode()
-    return b'{"content_digest":"%b","info":%b,"records":[%b]}' % (digest, dump_json(to_json(info)), b",".join(e.text for e in ordered))
-
-
-def parse_index(data: bytes, file: Path) -> tuple[dict[str, Any], list[Entry]]:
-    """(info, entries in canonical order) of an index document, every field checked, content digest recomputed and compared."""
-    where = f"{file}: /index"
-    document = load_json(data, where)
-    info, raw = document.get("info"), document.get("records")
-    if not isinstance(info, dict) or not isinstance(raw, list):
-        raise CorruptFile(f"{where}: expected 'info' (object) and 'records' (array), found {sorted(document)}")
-    entries = [_parse_record(item, f"{where} record {i}", file) for i, item in enumerate(raw)]
-    entries.sort(key=lambda e: e.key)
-    for a, b in pairwise(entries):
-        if a.key == b.key:
-            raise CorruptFile(f"{where}: {a.record.id} candidate {a.record.candidate!r} occurs twice; a dump holds each once")
-    found = content_digest(e.record for e in entries)
-    if found != document.get("content_digest"):
-        raise CorruptFile(
-            f"{where}: content_digest {document.get('content_digest')!r} is stored, the records give {found}; "
-            "the index was altered after it was written. Fetch the file again or dump again."
-        )
-    return info, entries
-
-
-def _parse_record(item: Any, where: str, file: Path) -> Entry:
-    try:
-        record = from_json(CaseRecord, item)
-        problem = _problem(record)
-    except (UsageError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as e:
-        problem = f"{type(e).__name__}: {e}"
-    if problem:
-        raise CorruptFile(f"{where}: {problem}; the file is damaged or was not written by accuracy-eval")
-    return Entry(record, dump_json(item), file)
-
-
-def _problem(record: CaseRecord) -> str:
+def record_problem(record: CaseRecord) -> str:
     """Why the record cannot be used, "" where it can."""
     check_name("case id", record.id)
     check_name("candidate", record.candidate)
@@ -207,21 +131,3 @@ def _tensor_problem(record: CaseRecord, t: TensorRecord) -> str:
     if t.path not in ("", wanted):
         return f"path {t.path!r}, allowed: {wanted!r} or empty"
     return ""
-
-
-def run_document(run: Run) -> bytes:
-    return dump_json({"platforms": to_json(run.platforms), "assigned": dict(run.assigned), "times": to_json(run.times)})
-
-
-def parse_run(data: bytes, file: Path) -> Run:
-    where = f"{file}: /run"
-    document = load_json(data, where)
-    platforms, assigned, times = document.get("platforms"), document.get("assigned", {}), document.get("times", {})
-    good = isinstance(platforms, list) and platforms and all(isinstance(p, dict) for p in platforms)
-    if not good or not isinstance(assigned, dict) or not isinstance(times, dict):
-        raise CorruptFile(f"{where}: expected 'platforms' (objects), 'assigned' and 'times' (objects), found {sorted(document)}")
-    count = len(platforms)  # type: ignore[arg-type]
-    for name, i in assigned.items():
-        if type(i) is not int or not 0 <= i < count:
-            raise CorruptFile(f"{where}: platform {i!r} assigned to {name}, allowed: 0 … {count - 1}")
-    return Run(tuple(platforms), assigned, times)  # type: ignore[arg-type]
