@@ -11,7 +11,7 @@ from accuracy_eval import store
 from accuracy_eval.backends.base import Backend
 from accuracy_eval.backends.certificates import certifiable
 from accuracy_eval.dump.choosing import check_names, chosen, expected_names, registered_facts, share
-from accuracy_eval.dump.resuming import again_text, only_writer, outdated, taken_over
+from accuracy_eval.dump.resuming import again_text, kept_said, only_writer, outdated, require_all, taken_over
 from accuracy_eval.dump.running import Here, Job, Settings, unfinished
 from accuracy_eval.dump.summary import DumpSummary
 from accuracy_eval.dump.workers import Crew
@@ -52,7 +52,7 @@ def dump(
     store_inputs  keep the operand codes in the file, not only their digests
     probe         store the device's numerics card too: whole in the dump's info, a sentence per format in its platform record
     shard         (i, n): only cases whose position in the suite is i modulo n, and what they are compared with (`choosing.share`)
-    UsageError when `out` exists, or leftovers do and `resume` is off. A case that is unsupported or raises is recorded.
+    UsageError when `out` exists, or leftovers do and `resume` is off; FileError where results cannot be written, or are gone. A case that is unsupported or raises is recorded.
     """
     started = time.monotonic()
     out = Path(out)
@@ -72,7 +72,7 @@ def dump(
     work = [Job(c, chosen(place.candidates(c), candidates, states, expected_names(suite, c, vendor))) for c in todo]
     check_names(candidates, (name for job in work for name in job.candidates), info["candidates"])
     finished, damaged = taken_over(out, parts, info, provenance, resume=resume)
-    with only_writer(parts):
+    with only_writer(parts), kept_said(parts):
         if probe:
             card = place.probe()
             info["numerics"] = card["numerics"]
@@ -90,6 +90,7 @@ def dump(
             summary.count(record)
             if progress:
                 progress(count, total, record.id)
+        require_all(parts, work)
         if pack:
             if out.exists() and not resume:
                 raise UsageError(f"{out} appeared while this dump ran; the results are in {parts}: pack them with accuracy-eval merge")

@@ -95,6 +95,29 @@ def only_writer(parts: Path) -> Iterator[None]:
         os.close(handle)
 
 
+@contextmanager
+def kept_said(parts: Path) -> Iterator[None]:
+    """A file that cannot be written, or is gone, is an error that says what is left of the dump and how to go on."""
+    try:
+        yield
+    except FileError as error:
+        if there := len(store.part_files(parts)):
+            error.add_note(f"{counted(there, 'result')} of this dump {'is' if there == 1 else 'are'} kept in {parts}; go on with --resume")
+        raise
+
+
+def require_all(parts: Path, work: Sequence[Job]) -> None:
+    """FileError where parts of jobs that are done are not in their folder any more: packing would leave them out."""
+    names = [store.part_name(case_id(job.case), name) for job in work for name in job.candidates]
+    gone = [name for name in names if not (parts / name).exists()]
+    if gone:
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        raise FileError(
+            f"{parts}: {len(gone)} of {len(names)} results of this dump are gone, {gone[0]}{more}: something removed them while it ran; "
+            "the same command with --resume runs them again"
+        )
+
+
 def _require_same_run(path: Path, info: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
     """UsageError unless the results in a dump or a part were made by this suite on this device."""
     with store.Dump.open(path) as d:

@@ -226,10 +226,11 @@ def _serve(conn: Connection, start: Start, seat: Seat) -> None:
             worker.expect([coming[1] for coming in held if coming is not None])
             say("begun", number)
             worker.run(task, partial(say, "done", number))
-    except EOFError:
+    except (EOFError, ConnectionResetError):
         os._exit(1)  # whoever wanted the answers is gone
     except Broken as error:
         say("failed", str(error))
         worker.close()
         leave(1)
     worker.close()
+    leave(0)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from accuracy_eval.errors import FileError
+from accuracy_eval.leaving import keep
 from accuracy_eval.store.guard import DOCUMENT_PIECE_BYTES, import_h5py
 from accuracy_eval.store.schema import PRODUCER, SCHEMA
 
@@ -26,7 +30,10 @@ _serial_lock = threading.Lock()
 
 
 class Builder:
-    """An HDF5 file being written. Nothing in it depends on the time: equal content gives equal bytes."""
+    """An HDF5 file being written, as a context manager. Nothing in it depends on the time: equal content gives equal bytes.
+
+    OSError or RuntimeError of HDF5, from whatever call, where the disk does not take it: the file is none then.
+    """
 
     def __init__(self, path: Path) -> None:
         self._h5py = h5py = import_h5py()
@@ -35,6 +42,8 @@ class Builder:
         access.set_libver_bounds(h5py.h5f.LIBVER_V18, h5py.h5f.LIBVER_V110)
         access.set_alignment(ALIGN_FROM_BYTES, ALIGN_BYTES)
         access.set_file_locking(False, True)  # the name is this writer's alone; some cluster file systems have no locks
+        access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)  # with the file, everything opened through it
+        access.set_sieve_buf_size(0)  # codes that do not fit on the disk are an error of their write, not one that nobody hears
         creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
         creation.set_obj_track_times(False)  # of the root group
         self._folder = path.parent
@@ -73,9 +82,34 @@ class Builder:
         offset: int | None = self._create(path, dtype, shape, attributes).get_offset()
         return offset
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            self._abandon()
+            return
+        try:
+            self._h5py.h5f.flush(self._file)
+        except (OSError, RuntimeError):
+            self._abandon()
+            raise
+        self._close()
+
+    def _close(self) -> None:
         self._groups.clear()
         self._file.close()
+
+    def _abandon(self) -> None:
+        """Close a file that is not wanted any more. HDF5 crashes at the end of a process in which it holds one that it cannot write: what
+        it still has to say goes to memory, and where that cannot be the process ends without it."""
+        try:
+            nowhere = os.memfd_create("abandoned")
+            os.dup2(nowhere, self._file.get_vfd_handle())
+            os.close(nowhere)
+            self._close()
+        except (AttributeError, OSError, RuntimeError):  # a system without such files; a limit on the size of files is theirs too
+            keep(self._file)
 
     def _create(self, path: str, dtype: np.dtype[Any], shape: tuple[int, ...], attributes: Mapping[str, str]) -> Any:
         h5py = self._h5py
@@ -117,19 +151,32 @@ class Builder:
 def final_name(path: Path) -> Iterator[Path]:
     """Yields a temporary name in the same folder; on success its bytes reach the disk before `path` names them.
 
-    A kill at any moment leaves `path` as it was, or whole. On an exception the temporary file is removed.
+    A kill at any moment leaves `path` as it was, or whole. On an exception the temporary file is removed; FileError with the system's
+    reason where the folder cannot be made, or the disk does not take the file.
     """
     with _serial_lock:
         serial = next(_serial)
     temporary = path.with_name(f"{path.name}.{_host_tag()}-{os.getpid()}-{serial}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError | RuntimeError) and (reason := _system_reason(error)):
+            raise FileError(f"{path}: cannot be written: {reason}; make room there, or name another place with -o") from error
         raise
+
+
+def _system_reason(error: OSError | RuntimeError) -> str:
+    """Why the system refused, also where HDF5 says it within a text of its own; "" where it did not."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    told = re.search(r"\berrno = (\d+)", str(error))
+    return os.strerror(int(told[1])) if told else ""
 
 
 def sync(path: Path) -> None:

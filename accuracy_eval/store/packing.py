@@ -158,7 +158,6 @@ def _files(paths: Sequence[str | Path]) -> Iterable[Path]:
 
 def _write(contents: Contents, out: Path, progress: Callable[[int, int], None] | None = None) -> Path:
     """The records with whatever codes they have, as one file."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     clean(out.parent, f"{glob.escape(out.name)}.*.tmp")  # a killed merge may have left gigabytes
     with final_name(out) as temporary:
         copies = _build(temporary, contents)
@@ -175,10 +174,7 @@ def _write(contents: Contents, out: Path, progress: Callable[[int, int], None] |
 def _build(temporary: Path, contents: Contents) -> list[_Copy]:
     """The new file with documents and room for every dataset; returns what must be copied into that room."""
     copies: list[_Copy] = []
-    builder = Builder(temporary)
-    with ExitStack() as stack:
-        stack.callback(builder.close)
-        sources = stack.enter_context(_OpenFiles())
+    with Builder(temporary) as builder, _OpenFiles() as sources:
         # documents first: a reader that opens the file finds them in its first pages
         builder.document("index", index_document(contents.info, [i.entry for i in contents.items]))
         builder.document("run", run_document(contents.run()))

@@ -57,23 +57,18 @@ def write_part(
     record    digests are taken as given (`digests.sha256_codes` of the codes); an empty one is computed here
     info      suite, suite_digest and whatever else belongs to the dump as a whole; the same for every part
     platform  provenance; outside identity, as are `times`
-    UsageError where a record and its arrays do not fit.
+    UsageError where a record and its arrays do not fit, FileError where the disk does not take the part.
     """
     folder = Path(folder)
     stored, entry = _prepare(record, arrays)
     run = Run((platform,), times={key_text(entry.key): dump_json(to_json(times))} if times else {})
     path = folder / part_name(record.id, record.candidate)
-    folder.mkdir(parents=True, exist_ok=True)
-    with final_name(path) as temporary:
-        builder = Builder(temporary)
-        try:
-            for tensor in entry.record.tensors:
-                if tensor.path:
-                    builder.dataset(tensor.path, stored[tensor.name], dataset_attributes(tensor))
-            builder.document("index", index_document(info, [entry]))
-            builder.document("run", run_document(run))
-        finally:
-            builder.close()
+    with final_name(path) as temporary, Builder(temporary) as builder:
+        for tensor in entry.record.tensors:
+            if tensor.path:
+                builder.dataset(tensor.path, stored[tensor.name], dataset_attributes(tensor))
+        builder.document("index", index_document(info, [entry]))
+        builder.document("run", run_document(run))
     return path
 
 
