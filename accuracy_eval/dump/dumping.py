@@ -52,7 +52,8 @@ def dump(
     store_inputs  keep the operand codes in the file, not only their digests
     probe         store the device's numerics card too: whole in the dump's info, a sentence per format in its platform record
     shard         (i, n): only cases whose position in the suite is i modulo n, and what they are compared with (`choosing.share`)
-    UsageError when `out` exists, or leftovers do and `resume` is off; FileError where results cannot be written, or are gone. A case that is unsupported or raises is recorded.
+    UsageError when `out` exists, or leftovers do and `resume` is off; FileError where results cannot be written, or are gone.
+    A case that is unsupported or raises is recorded.
     """
     started = time.monotonic()
     out = Path(out)
