@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -22,11 +23,10 @@ CASES = ("dump", "smoke", "--op", "gemm", "--format", "bfloat16", "--format", "f
 
 
 def limited(size: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process whose files may have `size` bytes: to HDF5 that is a full disk."""
+    """The command in a process whose files may have `size` bytes: to HDF5 that is a full disk. Python would cut its bytecode there."""
     allow = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
-    return subprocess.run(
-        [sys.executable, "-m", "accuracy_eval", *arguments], capture_output=True, text=True, preexec_fn=allow, check=False
-    )
+    command, environment = [sys.executable, "-m", "accuracy_eval", *arguments], {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=allow, check=False)
 
 
 @pytest.mark.parametrize("workers", [(), ("--workers", "1")], ids=["in-this-process", "by-a-worker"])
