@@ -13,6 +13,7 @@ import hashlib
 import math
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -55,12 +56,27 @@ def _compiled(function: F, *, forceinline: bool = False) -> F:
 
 
 class _Cache(FunctionCache):
-    """numba's cache of a function on disk, which watches the function's own file, made to watch all that it is compiled from."""
+    """numba's cache of a function on disk, which watches the function's own file, made to watch all that it is compiled from.
+
+    It saves time and nothing else: where it cannot be written (a full disk), or what it holds cannot be read, the kernel is compiled.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
         stamp = self._impl.locator.get_source_stamp(), *_compiled_from(function.__module__)
         self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, stamp)  # type: ignore[no-untyped-call]
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with suppress(OSError):
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001  whatever a damaged file raises where it is unpickled
+            with suppress(OSError):
+                self.flush()  # type: ignore[no-untyped-call]
+            return None
 
 
 def _compiled_from(module: str) -> tuple[str, ...]:

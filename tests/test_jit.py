@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -121,3 +122,38 @@ def test_a_cached_kernel_is_compiled_again_when_a_file_it_takes_from_changes(tmp
     assert run("FACTOR = 2.0", "2.0 * x") == ["2.0", "1"]
     assert run("FACTOR = 3.0", "3.0 * x") == ["3.0", "0"]
     assert run("FACTOR = 3.0", "3.0 * x") == ["3.0", "1"]
+
+
+@pytest.fixture
+def kernel_program(tmp_path):
+    """(run a kernel that is cached, its result and cache hits; with a limit on the size of files that is a full disk, the cache's folder)"""
+    (tmp_path / "main.py").write_text(KERNEL.format(imported="", call="2.0 * x"))
+    cache = tmp_path / "cache"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(limit: int = resource.RLIM_INFINITY) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "main.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        )  # fmt: skip
+        return done.stdout.split()
+
+    return run, cache
+
+
+def test_a_kernel_runs_where_the_disk_takes_no_cache(kernel_program):
+    run, _ = kernel_program
+    assert run(limit=10) == ["2.0", "0"]
+    assert run() == ["2.0", "0"]
+    assert run() == ["2.0", "1"]
+
+
+@pytest.mark.parametrize("kind", ["nbi", "nbc"], ids=["its index", "its code"])
+@pytest.mark.parametrize("left", [b"", b"\x80\x05garbage"], ids=["empty", "garbage"])
+def test_a_damaged_cache_of_a_kernel_is_made_again(kernel_program, kind, left):
+    run, cache = kernel_program
+    assert run() == ["2.0", "0"]
+    for damaged in cache.rglob(f"*answer*.{kind}"):
+        damaged.write_bytes(left)
+    assert run() == ["2.0", "0"]
+    assert run() == ["2.0", "1"]
