@@ -126,7 +126,7 @@ def test_a_cached_kernel_is_compiled_again_when_a_file_it_takes_from_changes(tmp
 
 @pytest.fixture
 def kernel_program(tmp_path):
-    """(run a kernel that is cached, its result and cache hits; with a limit on the size of files that is a full disk, the cache's folder)"""
+    """(what runs a cached kernel and gives its result and cache hits, where files may have `limit` bytes; the cache's folder)"""
     (tmp_path / "main.py").write_text(KERNEL.format(imported="", call="2.0 * x"))
     cache = tmp_path / "cache"
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
