@@ -32,7 +32,7 @@ def pinned(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any])
                 raise
             texts = (str(w.message).split(" (Triggered")[0] for w in said)
             reasons = [t for t in texts if not t.endswith(":")]  # headings, under which a CPU says nothing
-            masked = case.option("sink", False) and case.direction == "bwd"
+            masked = option(case, "sink") and case.direction == "bwd"
             wanted = "; a sink is a mask, whose gradient is wanted" if masked else ""
             nothing = f"the kernel does not take the case, torch gives no reason ({str(error).splitlines()[0]}){wanted}"
             raise UnsupportedCase("; ".join(dict.fromkeys(reasons)) or nothing) from error

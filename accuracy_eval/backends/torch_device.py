@@ -21,6 +21,7 @@ from accuracy_eval.backends.tensors import Codes, Tensors
 from accuracy_eval.backends.together import Together
 from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError
 from accuracy_eval.formats import get_format
+from accuracy_eval.ops.operands import nan_in_c
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.relations import Fill
 from accuracy_eval.ops.spec import Operand, Output
@@ -146,7 +147,7 @@ class TorchBackend:
 
     def _makes(self, case: Case, o: Operand) -> bool:
         """Whether a random operand is made on the device."""
-        if not self.on_gpu or math.prod(o.shape) < ON_DEVICE_ELEMENTS or o.domain != "any" or case.option("c", "values") != "values":
+        if not self.on_gpu or math.prod(o.shape) < ON_DEVICE_ELEMENTS or o.domain != "any" or nan_in_c(case):
             return False
         from accuracy_eval.backends import torch_inputs
 

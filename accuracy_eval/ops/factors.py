@@ -16,11 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.formats import Format, decode, encode, get_format
+from accuracy_eval.ops.spec import Option
 from accuracy_eval.quantize import SCALE_RULES, Quantised, Recipe, dequantize, element_format, get_recipe, quantize
+from accuracy_eval.quantize.quantiser import SOURCES
 from accuracy_eval.quantize.recipes import Encoding
 from accuracy_eval.records import Case, Coded
 
 Codes = NDArray[Any]
+SOURCE = Option("bfloat16", "of a case with a recipe: format of the operands that are quantised", SOURCES)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ from accuracy_eval.ops.spec import (
     row_blocks,
     rows_and_columns,
 )
-from accuracy_eval.quantize.quantiser import SOURCES
 from accuracy_eval.records import Case
 
 LAYOUTS = ("nt", "nn", "tn", "tt")
@@ -47,9 +46,8 @@ OPTIONS = {
     "beta": Option(0.0, "factor of C; 0 leaves operand c [m, n] away"),
     "bias": Option(False, "adds operand bias [n]; not beside C"),
     "c": Option("values", "nan: C holds NaN, which beta = 0 must ignore", ("values", "nan")),
-    "source": Option("bfloat16", "of a case with a recipe: format of the operands that are quantised", SOURCES),
-    "result_scale": Option(1.0, "of a case with a recipe: factor of an output of 8 bits"),
-    "relation": Option("scaled", "of the metamorphic lane: how the operands are changed", tuple(relations.RELATIONS)),
+    **quantised.OPTIONS,
+    **relations.OPTIONS,
 }
 
 
@@ -215,7 +213,7 @@ def _refuse(case: Case) -> str | None:
     narrow = [f for f in case.format.split("+") if get_family(f) not in FORMATS]
     if narrow:
         return f"{narrow[0]} operands need a recipe that says how they are scaled, such as tensorwise or unit"
-    if any(name in dict(case.options) for name in ("source", "result_scale")):
+    if any(name in dict(case.options) for name in quantised.OPTIONS):
         return "options source and result_scale belong to quantised products; state a recipe"
     if GEMM.option(case, "bias") and _has_c(case):
         return "bias and C together are two roundings in every library; take one of them"

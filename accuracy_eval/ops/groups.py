@@ -7,16 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accuracy_eval.ops.factors import Codes
+from accuracy_eval.ops.factors import SOURCE, Codes
 from accuracy_eval.ops.spec import Option, option_of
-from accuracy_eval.quantize.quantiser import SOURCES
 from accuracy_eval.records import Case
 
 OPTIONS = {
     "lens": Option("equal", "rows of the groups: m each, cut anywhere, or none in every third", ("equal", "ragged", "zeros")),
     "align": Option(1, "groups are cut in units of so many rows"),
     "padding": Option(0, "rows of NaN behind the last group, which must reach nothing"),
-    "source": Option("bfloat16", "of a case with a recipe: format of the operands that are quantised", SOURCES),
+    "source": SOURCE,
 }
 option = partial(option_of, OPTIONS)
 

@@ -26,11 +26,16 @@ from accuracy_eval.ops.spec import (
     Size,
     float_contract,
     operand_formats,
+    option_of,
     reaching,
 )
 from accuracy_eval.records import Case
 
-EPS = 1e-5
+OPTIONS = {"eps": Option(1e-5, "added to the variance or mean square")}
+
+
+def _eps(case: Case) -> float:
+    return float(option_of(OPTIONS, case, "eps"))
 
 
 def _operands(centred: bool, case: Case, encoding: Encoding) -> tuple[Operand, ...]:
@@ -48,7 +53,7 @@ def _outputs(centred: bool, case: Case, encoding: Encoding) -> tuple[Output, ...
 
 
 def _expression(centred: bool, torch: Any, case: Case, t: Mapping[str, Any]) -> Any:
-    shape, eps = (case.dims["n"],), float(case.option("eps", EPS))
+    shape, eps = (case.dims["n"],), _eps(case)
     if centred:
         return torch.nn.functional.layer_norm(t["x"], shape, t["weight"], t["bias"], eps)
     return torch.nn.functional.rms_norm(t["x"], shape, t["weight"], eps)
@@ -63,7 +68,7 @@ def _torch(centred: bool, torch: Any, case: Case, t: Mapping[str, Any], out: Map
 
 def _reference(centred: bool, case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     values = {n: decode(c.codes, c.format) for n, c in inputs.items()}
-    problem = Norm(values["x"], values["weight"], values.get("bias"), centred, float(case.option("eps", EPS)), inputs["x"].format)
+    problem = Norm(values["x"], values["weight"], values.get("bias"), centred, _eps(case), inputs["x"].format)
 
     @cache
     def results() -> dict[str, Result]:
@@ -83,8 +88,8 @@ def _reference(centred: bool, case: Case, inputs: Inputs, encoding: Encoding, co
 
 
 def _refuse(case: Case) -> str | None:
-    if case.option("eps", EPS) < 0:
-        return f"option eps={case.option('eps', EPS)}; allowed: 0 or more"
+    if _eps(case) < 0:
+        return f"option eps={_eps(case)}; allowed: 0 or more"
     return None if case.dims["n"] else "a norm of an empty axis has no value"
 
 
@@ -101,7 +106,7 @@ def _op(name: str, equation: str, *, centred: bool) -> OpSpec:
         torch=partial(_torch, centred),
         reference=partial(_reference, centred),
         contract=float_contract,
-        options={"eps": Option(EPS, "added to the variance or mean square")},
+        options=OPTIONS,
         directions=("fwd", "bwd"),
         refuse=_refuse,
     )

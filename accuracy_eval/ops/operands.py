@@ -47,11 +47,16 @@ def operand_codes(spec: OpSpec, case: Case, encoding: Encoding, *, compiled: boo
     return {o.name: own[o.name] if o.name in own else random_codes(case, o, compiled=compiled) for o in operands}
 
 
+def nan_in_c(case: Case) -> bool:
+    """Whether the case wants NaN in operand c, and nothing of its input class."""
+    return dict(case.options).get("c") == "nan"
+
+
 def random_codes(case: Case, operand: Operand, *, compiled: bool | None = None) -> Codes:
     """Codes of one operand of a random-lane case, canonical orientation."""
     from accuracy_eval import inputs
 
-    if operand.name == "c" and case.option("c", "values") == "nan":
+    if operand.name == "c" and nan_in_c(case):
         return _nan_codes(operand)
     if case.input_class == "wide":
         return _wide_codes(case, operand)

@@ -14,6 +14,7 @@ from accuracy_eval.formats import concrete, encode, get_family
 from accuracy_eval.ops.factors import (
     FACTORS,
     PRODUCTS,
+    SOURCE,
     Codes,
     Factor,
     as_inputs,
@@ -28,7 +29,7 @@ from accuracy_eval.ops.factors import (
     unscaled_factor,
 )
 from accuracy_eval.ops.scaled import Scaled, blocked_v1, product
-from accuracy_eval.ops.spec import Encoding, Inputs
+from accuracy_eval.ops.spec import Encoding, Inputs, Option, option_of
 from accuracy_eval.quantize import RECIPES, Quantised, get_recipe
 from accuracy_eval.quantize.quantiser import SOURCES
 from accuracy_eval.records import Case, Coded
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 FORMATS = ("fp8_e4m3", "fp8_e5m2", "fp6_e2m3", "fp6_e3m2", "fp4_e2m1", "int8")
 OUT_FORMATS = ("bfloat16", "float16", "float32", "fp8_e4m3", "fp8_e5m2")
+OPTIONS = {"source": SOURCE, "result_scale": Option(1.0, "of a case with a recipe: factor of an output of 8 bits")}
 GEMM_RECIPES = tuple(name for name, r in RECIPES.items() if not r.hadamard)
 FAST = "fast_accum"  # the candidate that lets the unit keep its short accumulator
 V1 = "scaled_mm_v1"  # the candidate that multiplies blocks of 128 by the older call
@@ -46,7 +48,12 @@ V1 = "scaled_mm_v1"  # the candidate that multiplies blocks of 128 by the older 
 
 def source_format(case: Case) -> str:
     """Format of the unquantised operands."""
-    return str(case.option("source", "bfloat16"))
+    return str(option_of(OPTIONS, case, "source"))
+
+
+def result_scale(case: Case) -> float:
+    """What multiplies the product before it is stored."""
+    return float(option_of(OPTIONS, case, "result_scale"))
 
 
 def stored_transposed(case: Case, factor: Factor) -> bool:
@@ -91,7 +98,7 @@ def coded_sources(case: Case) -> dict[str, Codes]:
 
 def coded_result(case: Case, encoding: Encoding, out_format: str) -> Codes:
     """D of a coded case, codes of the output's format."""
-    return encode(coded_companion(case, encoding).d() * float(case.option("result_scale", 1.0)), out_format)
+    return encode(coded_companion(case, encoding).d() * result_scale(case), out_format)
 
 
 def _coded_factor(case: Case, factor: Factor, encoding: Encoding) -> Quantised:
@@ -115,14 +122,14 @@ def problem(case: Case, inputs: Inputs, output: str) -> Gemm:
     layout = case.layout if case.direction == "fwd" else "nt"
     sides = [_side(case, inputs, FACTORS[name]) for name in names]
     (a, a_scale, a_block), (b, b_scale, b_block) = sides
-    alpha = float(case.option("result_scale", 1.0))
+    alpha = result_scale(case)
     return Gemm(a, b, layout, alpha, a_scale=a_scale, b_scale=b_scale, a_block=a_block, b_block=b_block)
 
 
 def unquantised(case: Case, inputs: Inputs, output: str) -> Gemm:
     """The same product of the operands before they were quantised."""
     a, b = inputs["a_source"], inputs["b_source"]
-    alpha = float(case.option("result_scale", 1.0))
+    alpha = result_scale(case)
     if case.direction == "fwd":
         return Gemm(a, b, "nt", alpha)
     g = inputs["grad_d_source"]
@@ -150,7 +157,7 @@ def _factors(case: Case, t: Mapping[str, Any]) -> Iterator[tuple[str, Scaled, Sc
 
 def torch_products(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any], *, fast: bool = False) -> dict[str, Any]:
     """Every product of the case by torch's scaled calls."""
-    scale = float(case.option("result_scale", 1.0))
+    scale = result_scale(case)
     return {
         name: product(torch, left, right, out[name].dtype, fast=fast, result_scale=scale, out=out[name])
         for name, left, right in _factors(case, t)
@@ -221,9 +228,9 @@ def refuse(case: Case, lengths: Iterable[int]) -> str | None:
     narrow = out.startswith("fp8")
     if narrow and case.direction == "bwd":
         return "gradients are not stored in 8 bits; 8-bit outputs are forward only"
-    if case.option("result_scale", 1.0) != 1.0 and not narrow:
+    if result_scale(case) != 1.0 and not narrow:
         return "result_scale scales an 8-bit float output; found none"
-    if any(case.option(name, default) != default for name, default in (("alpha", 1.0), ("beta", 0.0), ("bias", False), ("c", "values"))):
+    if any(name in dict(case.options) for name in ("alpha", "beta", "bias", "c")):
         return "a recipe and alpha, beta, C or bias together; take one of them"
     ragged = [n for n in lengths if n % 16]
     if ragged and case.direction == "bwd" and recipe.transposed:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.errors import unknown
 from accuracy_eval.formats import Values, decode, encode
+from accuracy_eval.ops.spec import Option, option_of
 from accuracy_eval.records import Case
 
 Codes = NDArray[Any]
@@ -113,6 +114,8 @@ RELATIONS: dict[str, Relation] = {
 }  # fmt: skip
 
 
+OPTIONS = {"relation": Option("scaled", "of the metamorphic lane: how the operands are changed", tuple(RELATIONS))}
+
 # of sums over ranks (ops.collectives): the ranks in the opposite order, so that no two neighbours keep their direction
 PERMUTED_RANKS = Relation(
     "permuted_ranks", "the order of the ranks changes nothing beyond rounding", lambda codes, formats: {"x": codes["x"][::-1].copy()}
@@ -123,7 +126,7 @@ def relation_of(case: Case) -> Relation | None:
     """The relation of a metamorphic case; None in other lanes. UsageError for an unknown one."""
     if case.lane != "metamorphic":
         return None
-    name = str(case.option("relation", "scaled"))
+    name = str(option_of(OPTIONS, case, "relation"))
     if name not in RELATIONS:
         raise unknown("relation", name, RELATIONS)
     return RELATIONS[name]
@@ -133,7 +136,7 @@ def refuse(case: Case) -> str | None:
     """Why a relation cannot be asked of a case, or None."""
     relation = relation_of(case)
     if relation is None:
-        return "option relation belongs to the metamorphic lane" if case.option("relation", "scaled") != "scaled" else None
+        return "option relation belongs to the metamorphic lane" if "relation" in dict(case.options) else None
     more = [n for n, _ in case.options if n != "relation"]
     if case.direction != "fwd" or case.recipe or more:
         return "metamorphic cases are plain products: forward, no recipe, no option besides relation"
