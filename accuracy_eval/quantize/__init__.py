@@ -21,7 +21,8 @@ from accuracy_eval.quantize.layout import (
     swizzle_scales,
     unswizzle_scales,
 )
-from accuracy_eval.quantize.quantiser import Quantised, block_maxima, dequantize, quantize
+from accuracy_eval.quantize.quantised import Quantised, dequantize
+from accuracy_eval.quantize.quantiser import block_maxima, quantize
 from accuracy_eval.quantize.recipes import RECIPES, Recipe, element_format, get_recipe
 from accuracy_eval.quantize.rotate import hadamard16
 from accuracy_eval.quantize.scales import (

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Codes
-from accuracy_eval.quantize.quantiser import Quantised
+from accuracy_eval.quantize.quantised import Quantised
 from accuracy_eval.quantize.recipes import get_recipe
 
 TILE_ROWS, TILE_COLUMNS = 128, 4
