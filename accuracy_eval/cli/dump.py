@@ -98,7 +98,7 @@ def _plan_for(_: click.Context, __: click.Parameter, value: str | None) -> str |
     "plan_for",
     callback=_plan_for,
     metavar="DEVICE",
-    help="Run nothing: print cases, operations, bytes and time, by the rates of h200 or cpu.",
+    help="Run nothing: print cases, results (a case by a candidate), operations, bytes and time, by the rates of h200 or cpu.",
 )
 @click.option("--kernels", is_flag=True, help="Record the names of the GPU kernels each case runs (one more run, under the profiler).")
 @click.option("--certify", is_flag=True, help="Check every run of an exact product on the device; wrong rows and columns are named.")
@@ -242,7 +242,10 @@ def _print_plan(suite: Any, device: str, workers: int | Literal["all"] | None, a
 
     count = workers if isinstance(workers, int) else 1
     stored, shard = options["store_inputs"], options["shard"]
-    found = plan(suite, device, workers=count, repeats=options["repeats"], store_inputs=stored, shard=shard)
+    found = plan(
+        suite, device, candidates=options["candidates"], states=options["states"], workers=count, repeats=options["repeats"],
+        store_inputs=stored, shard=shard,
+    )  # fmt: skip
     click.echo(json.dumps(dataclasses.asdict(found)) if as_json else table(found))
     return 0
 
