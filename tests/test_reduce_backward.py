@@ -12,6 +12,7 @@ import accuracy_eval as ae
 from accuracy_eval.cases import make_case
 from accuracy_eval.cpu_ref.reduce import REDUCTIONS, reduce, reduce_gradient
 from accuracy_eval.errors import UsageError
+from accuracy_eval.formats import encode
 from accuracy_eval.inputs import INPUT_CLASSES
 from accuracy_eval.records import Verdict
 
@@ -121,6 +122,65 @@ def test_weights_of_a_logsumexp_that_are_all_a_little_off_fail(fmt, shape):
         assert k.judged_codes("dx", k.computed()["dx"]).verdict is Verdict.PASS
         assert k.judged("dx", k.truth("dx") * 1.05).verdict is Verdict.FAIL
         assert k.judged("dx", k.truth("dx") * 0.95).verdict is Verdict.FAIL
+
+
+def exact_log(x, kept):
+    top = x.max(1, keepdims=True)
+    return top + np.log(np.exp(x - top).sum(1, keepdims=True))
+
+
+def weights(x, g, fmt, log=exact_log, shifted=True, exponentials=True):
+    """g·e^(x − L) in float64, of which the named steps are stored in `fmt`."""
+
+    def kept(values):
+        return values.astype(DTYPES[fmt]).astype(np.float64)
+
+    difference = x - log(x, kept)
+    p = np.exp(kept(difference) if shifted else difference)
+    return g * (kept(p) if exponentials else p)
+
+
+def of_stored_sum(x, kept):
+    top = x.max(1, keepdims=True)
+    return kept(top + np.log(kept(np.exp(x - top).sum(1, keepdims=True))))
+
+
+def of_stored_steps(x, kept):
+    top = x.max(1, keepdims=True)
+    return kept(top + kept(np.log(kept(kept(np.exp(kept(x - top))).sum(1, keepdims=True)))))
+
+
+HEALTHY = {  # how kernels get to the weights of a logsumexp
+    "nothing is stored": {"shifted": False, "exponentials": False},
+    "differences are stored": {"exponentials": False},
+    "exponentials too": {},
+    "L is stored": {"log": lambda x, kept: kept(exact_log(x, kept)), "shifted": False, "exponentials": False},
+    "L and all after it": {"log": lambda x, kept: kept(exact_log(x, kept))},
+    "the sum too": {"log": of_stored_sum, "shifted": False},
+    "every step": {"log": of_stored_steps},
+}
+
+
+@every("fmt", DTYPES)
+@every("input_class", ["normal", "uniform", "absmax", "outlier", "heavy-tailed", "relu", "zero-rows"])
+@every("shape", [(64, 500), (700, 12)])
+def test_what_weights_share_is_within_what_the_ways_to_round_them_leave(fmt, input_class, shape):
+    k = Known("logsumexp", shape, format=fmt, direction="bwd", input_class=input_class)
+    for name, how in HEALTHY.items():
+        codes = encode(weights(k.values["x"], k.values["grad_result"][:, None], fmt, **how), fmt)
+        assert k.references["dx"].shared(codes).get("weights_factor", 0.0) < 0.1, name
+
+
+@every("fmt", DTYPES)
+@every("axis", ["last", "first"])
+def test_a_gain_of_all_weights_is_told_from_their_roundings(fmt, axis):
+    shape = (64, 500) if axis == "last" else (500, 64)
+    k = Known("logsumexp", shape, format=fmt, direction="bwd", options={"axis": axis})
+    x, g = (k.values["x"] if axis == "last" else k.values["x"].T), k.values["grad_result"][:, None]
+    found = weights(x, g, fmt)
+    for factor in (0.98, 1.0, 1.02):
+        side = k.judged("dx", factor * (found if axis == "last" else found.T))
+        assert ("shared-weights" in [gate.gate for gate in side.gates if gate.passed is False]) is (factor != 1)
 
 
 @every("fmt", ["float16", "bfloat16"])

@@ -63,6 +63,35 @@ class Logits:
         return found, off + self.stored(found) + self.stored(log - top) / 2
 
 
+@dataclass(frozen=True)
+class Label:
+    """The target of n classes: 1 − smoothing at a row's own, and its share at all."""
+
+    smoothing: float
+    classes: int
+
+    @property
+    def share(self) -> float:
+        return self.smoothing / max(self.classes, 1)
+
+    @_NO_WARNING
+    def stored(self, grad: Values, rows: int, fmt: Format) -> list[tuple[Values, Values]]:
+        """What kernels that store steps put into a gradient, per unit of the row's factor grad / rows: (the sum of a row, its part at
+        classes that are not the row's own), both [r]. grad [r]: of the loss, of which each row has its part if rows is not 1."""
+
+        def kept(values: Values) -> Values:
+            return decode(encode(values, fmt), fmt)
+
+        g, own, share = grad / rows, 1 - self.smoothing, np.full(len(grad), self.share)
+        found = [(kept(g) / g, self.share * kept(g) / g), (np.ones(len(g)), kept(share))]
+        for shares, owns in (
+            (kept(g * share), kept(g * (own + share))),
+            (kept(kept(grad * share) / rows), kept(kept(kept(grad * own) / rows) + kept(kept(grad * share) / rows))),
+        ):
+            found.append((((self.classes - 1) * shares + owns) / g, shares / g))
+        return found
+
+
 @_NO_WARNING
 def losses(a: Logits) -> tuple[Values, Values]:
     """L of each row and the error before it is rounded, both [r]; 0 for rows that count for nothing.

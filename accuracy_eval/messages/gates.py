@@ -12,7 +12,12 @@ from accuracy_eval.records import GateResult, Side, WorstElement
 COMPARISON_WORDS = {"<=": "must be at most", "<": "must be under", ">=": "must be at least", ">": "must be over", "==": "must be"}
 # metrics of many elements: of lines and tiles, of a head of attention
 LINES = {"row_budget": "row", "col_budget": "column", "tile_budget": "128×128 tile"}
-FACTORS = {"values_factor": "factor of V", "scores_factor": "factor of the scores"}
+FACTORS = {
+    "values_factor": "factor of V",
+    "scores_factor": "factor of the scores",
+    "weights_factor": "factor of all weights",
+    "smoothing_factor": "factor of the label smoothing",
+}
 OF_MANY = frozenset({*LINES, *FACTORS})
 # the worst element is an example of these
 LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max")

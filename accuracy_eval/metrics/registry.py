@@ -140,6 +140,9 @@ DERIVED: dict[str, Metric] = {
         Metric("values_factor_index", "that head's batch and number", "index", "info", TEXT),
         Metric("scores_factor", "the same of the factor of the scores", "", "lower", "0.00"),
         Metric("scores_factor_index", "that head's batch and number", "index", "info", TEXT),
+        Metric("weights_factor", "|f - 1| over what the contract allows, f the factor of e^(x - L) that fits a 16-bit gradient best", "",
+               "lower", "0.00"),
+        Metric("smoothing_factor", "the same of the factor of the label smoothing in it", "", "lower", "0.00"),
         Metric("saturated_actual", "elements at the largest magnitude their format has", "elements", "info", COUNT),
         Metric("saturated_expected", "elements that a correct quantiser puts there", "elements", "info", COUNT),
     )

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.contracts import parse_contract
-from accuracy_eval.cpu_ref.loss import Logits, gradient, losses
+from accuracy_eval.cpu_ref.loss import Label, Logits, gradient, losses
 from accuracy_eval.cpu_ref.reduce import reduce, sum_budget
+from accuracy_eval.cpu_ref.weight_factors import Weights, stored_log_of_sum
 from accuracy_eval.errors import UsageError
 from accuracy_eval.formats import Values, decode, get_format
 from accuracy_eval.inputs import indices
@@ -33,6 +34,7 @@ from accuracy_eval.ops.spec import (
     option_of,
     row_blocks,
 )
+from accuracy_eval.ops.weights import with_factors
 from accuracy_eval.records import Case
 
 OPTIONS = {
@@ -100,9 +102,24 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
         return gradient(rows(first, end), grad[first:end] if reduction == "none" else np.full(end - first, shared))
 
     exempt = _undecided(rows, output, (0, case.dims["m"]), mean=reduction == "mean")
-    if case.direction == "bwd" or reduction == "none":
-        return {output.name: by_rows(output, contract, x.shape, forward if case.direction == "fwd" else backward, exempt=exempt)}
+    if case.direction == "bwd":
+        found = by_rows(output, contract, x.shape, backward, exempt=exempt)
+        narrow = get_format(x.format).bits <= 16
+        return {output.name: with_factors(found, lambda: _weights(case, inputs, target)) if narrow else found}
+    if reduction == "none":
+        return {output.name: by_rows(output, contract, x.shape, forward, exempt=exempt)}
     return whole((output,), contract, reduced, exempt=lambda _: exempt)
+
+
+def _weights(case: Case, inputs: Inputs, target: NDArray[np.int64]) -> Weights:
+    """Elements of rows that count, but those of the target."""
+    x, fmt, m = inputs["x"], get_format(inputs["x"].format), len(target)
+    grad = np.broadcast_to(decode(inputs["grad_loss"].codes, x.format), m)
+    rows = max(int((target >= 0).sum()), 1) if _option(case, "reduction") == "mean" else 1
+    label = Label(float(_option(case, "smoothing")), case.dims["n"])
+    used = (target[:, None] != np.arange(case.dims["n"])) & (target >= 0)[:, None]
+    ways = label.stored(grad, rows, fmt)
+    return Weights(decode(x.codes, x.format), grad / rows, label.share, used, fmt, stored_log_of_sum, ways)
 
 
 def _classes(case: Case, inputs: Inputs) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from accuracy_eval.contracts import default_contract, parse_contract
 from accuracy_eval.cpu_ref.overflow import sum_overflows
 from accuracy_eval.cpu_ref.reduce import REDUCTIONS, Reduction, log_steps, reduce, reduce_gradient, reduce_limit, sum_budget
 from accuracy_eval.cpu_ref.reduce_gradient import gradient_limit, gradient_typical
+from accuracy_eval.cpu_ref.weight_factors import Weights, stored_logs
 from accuracy_eval.formats import Format, Values, decode, get_format, ulp
 from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.gemm import overflowing
@@ -33,6 +34,7 @@ from accuracy_eval.ops.spec import (
     option_of,
     output_format,
 )
+from accuracy_eval.ops.weights import with_factors
 from accuracy_eval.records import Case, Coded
 
 # (torch, x, axis, keyword arguments: out= where the function takes it) -> result
@@ -86,8 +88,21 @@ def _reference(r: Reduction, case: Case, inputs: Inputs, encoding: Encoding, con
     if _option(case, "axis") == "first":
         flipped = {name: Coded(c.codes.T, c.format) for name, c in inputs.items()}
         found = _along_rows(r, case, flipped, replace(output, shape=output.shape[::-1]), contract)
-        return {output.name: turned(found, output) if len(output.shape) > 1 else found}
-    return {output.name: _along_rows(r, case, inputs, output, contract)}
+        whole = turned(found, output) if len(output.shape) > 1 else found
+        return {output.name: _sharing(r, case, flipped, whole, along_first=True)}
+    return {output.name: _sharing(r, case, inputs, _along_rows(r, case, inputs, output, contract), along_first=False)}
+
+
+def _sharing(r: Reduction, case: Case, inputs: Inputs, found: Reference, *, along_first: bool) -> Reference:
+    """What all weights of a logsumexp's gradient in 16 bits share beside it; rows of the inputs are what is reduced."""
+    if r.name != "logsumexp" or case.direction == "fwd" or get_format(found.format).bits > 16:
+        return found
+
+    def weights() -> Weights:
+        x, grad = (decode(inputs[name].codes, inputs[name].format) for name in ("x", "grad_result"))
+        return Weights(x, grad, 0.0, np.ones((len(x), 1), np.bool_), get_format(found.format), stored_logs)
+
+    return with_factors(found, weights, turned=along_first)
 
 
 def _along_rows(r: Reduction, case: Case, inputs: Inputs, output: Output, contract: str) -> Reference:
