@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -186,6 +187,20 @@ def test_a_dump_says_why_cases_are_unsupported_and_which_ran_nothing(tmp_path, c
     assert run(["dump", str(tmp_path / "two.toml"), "--device", "cpu", "--candidate", "cublas", "-o", str(tmp_path / "c.h5")]) == 0
     summary, *notes = capsys.readouterr().out.splitlines()
     assert notes[-1] == "  not run: cases without any of the named candidates (2 of exp); accuracy-eval list candidates"
+
+
+@pytest.mark.parametrize(("opened", "said"), [(8.0, " in 20.0 s, 8.0 s of it starting\n"), (0.4, " in 20.0 s\n")])
+def test_the_time_of_a_dump_is_what_the_user_waited_for(tmp_path, capsys, monkeypatch, opened, said):
+    for form in ([], ["--json"]):
+        clock = iter([0.0, opened, 20.0])  # the command begins, its device or workers are there, they are gone
+        monkeypatch.setattr("accuracy_eval.cli.dump.time", types.SimpleNamespace(monotonic=lambda clock=clock: next(clock)))
+        command = ["dump", *GEMM, "--device", "reference", "--workers", "1", "-o", str(tmp_path / f"d{len(form)}.h5")]
+        assert run([*command, *form]) == 0
+        out = capsys.readouterr().out
+        if form:
+            assert (json.loads(out)["time_s"], json.loads(out)["start_s"]) == (20.0, opened)
+        else:
+            assert out.endswith(said)
 
 
 @pytest.mark.parametrize(

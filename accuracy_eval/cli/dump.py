@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from accuracy_eval.suite import Suite
 
 MOST_REASONS = 8  # lines said about unsupported results
+STARTING_S = 1.0  # from here on it is said what of a dump's time was framework, device and workers
 
 
 def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]:
@@ -139,6 +141,7 @@ def dump_command(
     accuracy-eval dump models -o /shared/h200.h5 --device cuda --engine ray --on H200
     accuracy-eval dump --op gemm --shape 512x128x256 --format bfloat16 --option beta=1.0 -o one.h5
     """
+    began = time.monotonic()
     from accuracy_eval.dump import dump
 
     for plugin in options["plugins"]:
@@ -152,6 +155,7 @@ def dump_command(
     if out is None:
         raise click.UsageError("give the dump to write: -o FILE")
     with _resumable(out), _opened(device, encoding, workers, out, options) as backend:
+        opened = time.monotonic()
         with attended_progress() if attended else progress("dump", quiet=quiet or as_json) as update:
             summary = dump(
                 chosen, backend, out, candidates=options["candidates"], states=options["states"], repeats=options["repeats"],
@@ -159,6 +163,7 @@ def dump_command(
                 pack=not options["no_pack"], probe=options["probe"], shard=options["shard"], progress=update,
             )  # fmt: skip
         name = str(backend.platform().get("device_name") or device)
+    summary.start_s, summary.time_s = opened - began, time.monotonic() - began
     if as_json:
         import dataclasses
         import json
@@ -256,7 +261,8 @@ def summary_text(summary: Any, device: str) -> str:
 
     counts = f"{counted(summary.done, 'result')} done, {summary.unsupported} unsupported, {counted(summary.error, 'error')}"
     resumed = f", {summary.resumed} kept from before" if summary.resumed else ""
-    lines = [f"{summary.path}: {counts}{resumed} on {device} in {summary.time_s:.1f} s"]
+    starting = f", {summary.start_s:.1f} s of it starting" if summary.start_s >= STARTING_S else ""
+    lines = [f"{summary.path}: {counts}{resumed} on {device} in {summary.time_s:.1f} s{starting}"]
     lines += [f"  {text}" for text in summary.again]
     lines += [f"  unsupported {n} × {reason}" for reason, n in Counter(summary.reasons).most_common(MOST_REASONS)]
     if len(summary.reasons) > MOST_REASONS:

@@ -23,6 +23,7 @@ class DumpSummary:
     again     why results of an earlier run were not kept: a file of their candidate has changed, or theirs is damaged
     lost      what raised and left a device that answers no more calls; a fresh process ran the cases after it
     certified runs of exact products that were checked where they were made; None where that was not asked
+    start_s   of the command's seconds those before `dump` was called: framework, device, worker processes
     """
 
     path: Path
@@ -40,6 +41,7 @@ class DumpSummary:
     lost: list[str] = field(default_factory=list)
     certified: int | None = None
     time_s: float = 0.0
+    start_s: float = 0.0
 
     @classmethod
     def begun(cls, path: Path, work: Sequence[Job], left: Sequence[Job], again: list[str]) -> Self:
