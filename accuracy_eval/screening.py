@@ -279,7 +279,7 @@ MOST_OWN = 3  # said of a group that reads like another
 
 def screening_text(found: Screening) -> str:
     """One line that says it, one a group of more than one dump, then who is odd and where."""
-    compared = found.agreed + len({o.where for o in found.odd}) + len(found.ties)
+    compared = found.agreed + len({(o.where, o.like) for o in found.odd}) + len(found.ties)
     lines = [f"{counted(len(found.dumps), 'dump')}, {counted(compared, 'output')} compared by digest: {found.agreed} agree"]
     lines += [f"  {len(names)} × {what}: {', '.join(names)}" for what, names in found.groups]
     if found.alone:
@@ -303,11 +303,20 @@ def screening_text(found: Screening) -> str:
         lines.append(f"undetermined {_place(tie.where)}: " + "; ".join(f"{', '.join(n)} {_short(r)}" for r, n in tie.results.items()))
     if len(found.ties) > MOST_LINES:
         lines.append(f"and {len(found.ties) - MOST_LINES} more undetermined")
-    if len(found.unchecked) == len(found.dumps):
-        lines.append("nothing could be compared: no two dumps have a result of equal part, libraries, flags, kernels and operands")
-    elif found.unchecked:
-        lines.append(f"not checked, no other dump has such results: {', '.join(found.unchecked)}")
+    unscreened: dict[str, list[str]] = defaultdict(list)
+    for name in found.unchecked:
+        unscreened[_why_unchecked(name, found.groups)].append(name)
+    lines += [f"not screened, {why}: {', '.join(names)}" for why, names in unscreened.items()]
+    if unscreened:
+        lines.append("  a device without another of its kind is screened by exact products: accuracy-eval dump screen --certify -o FILE")
     return "\n".join(lines)
+
+
+def _why_unchecked(name: str, groups: Sequence[tuple[str, tuple[str, ...]]]) -> str:
+    others = [len(names) - 1 for _, names in groups if name in names]
+    if not others:
+        return "without any result"
+    return "no result in common with others of its kind" if any(others) else "no other of its kind"
 
 
 def _place(where: Where) -> str:

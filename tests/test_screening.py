@@ -17,6 +17,7 @@ from accuracy_eval.digests import sha256_codes
 from accuracy_eval.records import Case, CaseRecord, TensorRecord
 from accuracy_eval.screening import screen
 
+CERTIFY = "  a device without another of its kind is screened by exact products: accuracy-eval dump screen --certify -o FILE"
 H200 = {"vendor": "nvidia", "arch": "sm_90", "device_name": "NVIDIA H200", "backend": "torch", "torch_version": "2.11",
         "library.cublas.version": "13.1.0", "flag.cuda.matmul.allow_tf32": False, "library.openblas.version": "0.3"}  # fmt: skip
 
@@ -132,7 +133,40 @@ def test_a_dump_like_no_other_is_named_with_what_sets_it_apart_and_never_passes(
         "  2 × NVIDIA H200, sm_90, torch 2.11, library.cublas.version 13.1.0: a, b",
         "  1 × NVIDIA H200, sm_90, torch 2.11, library.cublas.version 13.2.0: c",
     ]
-    assert said[-1] == "not checked, no other dump has such results: c"
+    assert said[-2:] == ["not screened, no other of its kind: c", CERTIFY]
+
+
+def test_a_fleet_of_two_kinds_is_screened_kind_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    amd = {"vendor": "amd", "arch": "gfx942", "device_name": "AMD Instinct MI300X"}
+    like = [
+        dumped(tmp_path, f"m{i}", record(1, 30), record(2, 6), **amd) for i in range(2)
+    ]  # unlike the others throughout, like each other
+    paths = [*fleet(tmp_path, {"a": 5, "b": 5, "c": 5}), *like]
+    assert run(["screen", *paths]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "5 dumps, 4 outputs compared by digest: 4 agree",
+        "  3 × NVIDIA H200, sm_90, torch 2.11: a, b, c",
+        "  2 × AMD Instinct MI300X, gfx942, torch 2.11: m0, m1",
+    ]
+    odd = dumped(tmp_path, "m2", record(1, 30), record(2, 5), **amd)  # what H200s have is no excuse
+    assert run(["screen", *paths, odd]) == 1
+    assert "odd_one_out m2: 1 output differs from what most dumps like it have\n" in capsys.readouterr().out
+    assert run(["screen", *paths, odd, dumped(tmp_path, "d", record(1, 10), record(2, 6))]) == 1
+    assert capsys.readouterr().out.startswith("7 dumps, 4 outputs compared by digest: 2 agree\n")  # one output is odd among each kind
+
+
+def test_why_a_dump_was_not_screened_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = fleet(tmp_path, {"a": 5, "b": 5})
+    paths.append(dumped(tmp_path, "other", record(1, 10), arch="sm_100"))
+    paths.append(dumped(tmp_path, "elsewhere", record(3, 10)))
+    paths.append(dumped(tmp_path, "raised", record(2, status="error", reason="RuntimeError: illegal access")))
+    assert run(["screen", *paths]) == 2
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "not screened, no other of its kind: other",
+        "not screened, no result in common with others of its kind: elsewhere",
+        "not screened, without any result: raised",
+        CERTIFY,
+    ]
 
 
 def test_a_dump_in_which_everything_raised_never_passes(tmp_path: Path) -> None:

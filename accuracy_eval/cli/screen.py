@@ -20,8 +20,9 @@ from accuracy_eval.cli.selection import FILTERS, selection
 def screen_command(dumps: tuple[str, ...], labels: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> int:
     """Compare DUMPS of many devices by their digests: equal part, libraries, flags, kernels and operands must give equal bytes.
 
-    A dump that differs from what more than half of its like have is the odd one out. Exits with 1 for an odd one out or a result that is
-    absent, with 2 where nobody has more than half or of some dump nothing could be checked. One dump alone: dump --certify.
+    Dumps of several kinds of devices are screened kind by kind. One that differs from what more than half of its kind have is the odd one
+    out. Exits with 1 for an odd one out or a result that is absent, with 2 where nobody has more than half or a dump could not be screened
+    at all: no other of its kind. One device alone: dump --certify.
 
     \b
     accuracy-eval screen node*.h5
