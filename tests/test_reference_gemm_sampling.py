@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from accuracy_eval.cpu_ref.gemm import AUTO_FLOP, Gemm, gradient, panels
-from accuracy_eval.cpu_ref.sampling import chance_limit, full_reference, limits, projections, sample_lines, sampled_reference, signs
+from accuracy_eval.cpu_ref.projecting import projections, signs
+from accuracy_eval.cpu_ref.sampling import chance_limit, full_reference, limits, sample_lines, sampled_reference
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.records import Coded
 

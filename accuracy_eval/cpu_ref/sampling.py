@@ -11,49 +11,21 @@ q·‖E_i‖² with probability at most (q·e^(1−q))^(s/2). That makes a limit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.contracts import LAMBDA
-from accuracy_eval.cpu_ref.blas import one_thread
 from accuracy_eval.cpu_ref.gemm import AUTO_FLOP, Panel, panels
 from accuracy_eval.cpu_ref.operands import Gemm
+from accuracy_eval.cpu_ref.projecting import PROBES, Projections, projections
 from accuracy_eval.formats import Values, get_format, ulp
-from accuracy_eval.threads import map_threads
-
-T = TypeVar("T")
 
 LINES = 64  # exact rows, and exact columns
-PROBES = 8
-BLOCK = 1 << 21  # elements decoded at a time: 16 MB of float64 a thread (measured from 2^18 to 2^21: 1.3 to 0.9 s for 8192³)
 WIDE_FLOP = AUTO_FLOP >> 5  # products of float64 operands cost about 30 times as much
-
-
-@dataclass(frozen=True)
-class Projections:
-    """Products of the reference with random signs, float64.
-
-    across, of_rows          signs [n, p] and reference·across [m, p]
-    down, of_columns         signs [m, p] and referenceᵀ·down [n, p]
-    row_noise, column_noise  what float64 sums of that length may be off by: [m], [n]
-    """
-
-    across: Values
-    of_rows: Values
-    row_noise: Values
-    down: Values
-    of_columns: Values
-    column_noise: Values
-
-    @property
-    def standard_error(self) -> float:
-        """Relative standard error of one estimated ‖E_i‖²: sqrt(2 / probes)."""
-        return math.sqrt(2.0 / self.across.shape[1])
 
 
 @dataclass(frozen=True)
@@ -96,15 +68,6 @@ def sample_lines(count: int, wanted: int = LINES) -> NDArray[np.int64]:
     return chosen
 
 
-def signs(count: int, probes: int = PROBES, *, first: int = 0) -> Values:
-    """Random signs [count, probes], the same on every host: top bits of splitmix64's outputs number `first`, first + 1, …"""
-    with np.errstate(over="ignore"):
-        z = np.arange(first, first + count * probes, dtype=np.uint64).reshape(count, probes) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.where((z >> np.uint64(63)) != 0, -1.0, 1.0)
-
-
 def full_reference(problem: Gemm) -> bool:
     """Whether `--reference auto` computes the whole reference of this problem."""
     return problem.flop <= (WIDE_FLOP if problem.wide else AUTO_FLOP)
@@ -136,83 +99,6 @@ def joined(parts: Sequence[Panel], columns: int) -> Panel:
     if values is None:
         values = np.zeros((0, columns))
     return Panel(0, values, *(stack([getattr(p, name) for p in parts]) for name in ("budget", "low", "typical")))
-
-
-def projections(problem: Gemm, probes: int = PROBES) -> Projections:
-    """reference·x and referenceᵀ·y without forming the reference: A and C are read once, B twice."""
-    m, n, k = problem.m, problem.n, problem.k
-    alpha, beta = problem.scalars
-    across, down = signs(n, probes), signs(m, probes, first=n * probes)
-    every, rows_of, cols_of = slice(0, k), partial(_blocks, m), partial(_blocks, n)
-
-    def through_b(cols: slice) -> tuple[Values, Values]:
-        b = problem.b_values(every, cols)
-        return b @ across[cols], np.abs(b, out=b).sum(axis=1)
-
-    def through_a(rows: slice) -> tuple[Values, Values]:
-        a = problem.a_values(rows, every)
-        of_rows[rows], outer = alpha * (a @ inner), a.T @ down[rows]
-        row_size[rows] = abs(alpha) * (np.abs(a, out=a) @ inner_size)
-        return outer, a.sum(axis=0)
-
-    def back_through_b(cols: slice) -> None:
-        b = problem.b_values(every, cols)
-        of_columns[cols] = alpha * (b.T @ outer)
-        column_size[cols] = abs(alpha) * (np.abs(b, out=b).T @ outer_size)
-
-    def through_c(rows: slice) -> tuple[Values, Values]:
-        c = beta * problem.c_values(rows)
-        of_rows[rows] += c @ across
-        of_column = c.T @ down[rows]
-        row_size[rows] += np.abs(c, out=c).sum(axis=1)
-        return of_column, c.sum(axis=0)
-
-    of_rows, of_columns, row_size, column_size = np.zeros((m, probes)), np.zeros((n, probes)), np.zeros(m), np.zeros(n)
-    with one_thread(), _quiet():
-        if alpha != 0 and k:
-            inner, inner_size = _sums(through_b, cols_of(k), k, probes)  # op(B)·x and |op(B)|·1
-            outer, outer_size = _sums(through_a, rows_of(k), k, probes)  # op(A)ᵀ·y and |op(A)|ᵀ·1
-            map_threads(_quietly(back_through_b), cols_of(k))
-        if beta != 0:
-            of_c, size_of_c = _sums(through_c, rows_of(n), n, probes)
-            of_columns += of_c
-            column_size += size_of_c
-        if problem.bias_values is not None:
-            bias = problem.bias_values
-            of_rows += bias @ across
-            of_columns += np.outer(bias, down.sum(axis=0))
-            row_size += np.abs(bias).sum()
-            column_size += m * np.abs(bias)
-        # two float64 sums of m or n terms each over k products: any order of additions, the actual's own sum included
-        row_noise, column_noise = (2.0 * (k + count + 8) * 2.0**-53 * size for count, size in ((n, row_size), (m, column_size)))
-    return Projections(across, of_rows, row_noise, down, of_columns, column_noise)
-
-
-def _blocks(count: int, along: int) -> list[slice]:
-    """Slices over `count` lines of `along` elements each, of about BLOCK elements."""
-    step = max(1, BLOCK // max(along, 1))
-    return [slice(i, min(i + step, count)) for i in range(0, count, step)]
-
-
-def _quiet() -> Any:
-    return np.errstate(invalid="ignore", over="ignore")  # Inf − Inf and 0·Inf are NaN; numpy keeps the setting by thread
-
-
-def _quietly(function: Callable[[slice], T]) -> Callable[[slice], T]:
-    def run(block: slice) -> T:
-        with _quiet():
-            return function(block)
-
-    return run
-
-
-def _sums(function: Callable[[slice], tuple[Values, Values]], blocks: list[slice], length: int, probes: int) -> tuple[Values, Values]:
-    """Both results of `function` over all blocks, added in their order: the same for any number of threads."""
-    totals = np.zeros((length, probes)), np.zeros(length)
-    for parts in map_threads(_quietly(function), blocks):
-        for total, part in zip(totals, parts, strict=True):
-            total += part
-    return totals
 
 
 def chance_limit(probes: int) -> float:
