@@ -202,7 +202,7 @@ def product_dump(folder, case, change):
         (record,) = opened.records
         d = next(t for t in record.tensors if t.role == "output")
         wrong = encode(change(decode(np.array(opened.view(record, d)), d.format)), d.format)
-    tensors = tuple(replace(t, sha256=sha256_codes(wrong), path="") if t is d else t for t in record.tensors)
+    tensors = tuple(replace(t, sha256=sha256_codes(wrong), path="") if t == d else t for t in record.tensors)
     write_part(folder / "me", replace(record, tensors=tensors), {d.name: wrong}, info={"suite": "s", "suite_digest": "d"},
                platform={"label": "me"})  # fmt: skip
     return folder / "me"
