@@ -7,15 +7,14 @@ A block holding NaN or Inf has a NaN scale under MX recipes, which makes every v
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import cache, partial
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.formats import Codes, decode, differing, encode, get_format, is_nan
+from accuracy_eval.ops.quantize_torch import quantise
 from accuracy_eval.ops.spec import (
     Encoding,
     Exempt,
@@ -33,9 +32,6 @@ from accuracy_eval.ops.spec import (
 )
 from accuracy_eval.quantize import RECIPES, Quantised, block_maxima, dequantize, element_format, get_recipe, quantize, scale_rule
 from accuracy_eval.records import Case, Coded
-
-# the recipes whose quantiser people write in torch; the others exist as library kernels
-TORCH_RULES = ("max_over_amax", "amax_over_max", "pow2", "floor", "even", "rceil", "ceil")
 
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
@@ -64,67 +60,6 @@ def _derived(case: Case, encoding: Encoding) -> tuple[Output, ...]:
     return (Output("values", (case.dims["m"], case.dims["n"]), "float64", exact=None),)
 
 
-def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
-    """amax, scale, clamp, cast: the quantiser people write in torch, in float32 throughout."""
-    recipe = get_recipe(case.recipe)
-    element = element_format(recipe, case.out_format or None, encoding="fnuz" if "fnuz" in str(out["codes"].dtype) else "ocp")
-    if recipe.rule not in TORCH_RULES or not hasattr(torch, element.name) or element.bits < 8:
-        raise UnsupportedCase(f"recipe {recipe.name} to {element.name} has no torch expression")
-    x, largest = t["x"].float(), recipe.largest(element)
-    m, n = x.shape
-    rows, columns = recipe.block[0] or max(m, 1), recipe.block[1] or max(n, 1)
-    padded = torch.nn.functional.pad(x, (0, -n % columns, 0, -m % rows))
-    blocks = padded.reshape(padded.shape[0] // rows, rows, padded.shape[1] // columns, columns)
-    amax = blocks.abs().amax(dim=(1, 3), keepdim=True)
-    if recipe.rule in ("max_over_amax", "amax_over_max"):
-        floor = float(np.float32(recipe.floor))
-        if recipe.rule == "max_over_amax":
-            # `scalar / tensor` in torch is reciprocal times scalar, two roundings; a tensor divided by a tensor is one
-            inverse = torch.full_like(amax, largest) / amax.clamp(min=floor)
-            scale = inverse.reciprocal()
-            scaled = blocks * inverse
-        else:
-            scale = (amax / torch.full_like(amax, largest)).clamp(min=floor)
-            scaled = blocks / scale
-        stored = scale
-    elif recipe.rule == "pow2":
-        exponent = _exponent(torch, amax.clamp(min=float(np.float32(recipe.floor))), "rceil", element)
-        stored = torch.where(amax.isfinite(), (exponent + 127) << 23, torch.full_like(exponent, 0x7FC00000)).view(torch.float32)
-        scaled = blocks / stored
-    else:
-        byte = _e8m0_byte(torch, amax, recipe.rule, element)
-        field = 254 - byte.int()
-        inverse = torch.where(field > 0, field << 23, torch.full_like(field, 1 << 22)).view(torch.float32)
-        scaled = blocks * inverse
-        stored = byte
-    if element.kind == "int":  # the cast truncates, and of NaN it is undefined
-        scaled = scaled.round().nan_to_num(nan=0.0)
-    codes = scaled.clamp(-largest, largest).to(getattr(torch, element.name))
-    codes = codes.view(torch.uint8).reshape(padded.shape)[:m, :n].contiguous().view(getattr(torch, element.name))
-    return {"scale": stored.reshape(out["scale"].shape), "codes": codes}
-
-
-def _e8m0_byte(torch: Any, amax: Any, rule: str, element: Any) -> Any:
-    """The shared exponent's byte; NaN where amax is NaN or infinite."""
-    byte = _exponent(torch, amax, rule, element).clamp(-127, 127) + 127
-    return torch.where(amax.isfinite(), byte, torch.full_like(byte, 255)).to(torch.uint8)
-
-
-def _exponent(torch: Any, amax: Any, rule: str, element: Any) -> Any:
-    """Exponent of the scale by a rule of OCP MX 1.0 and its neighbours, from the bits of amax: no logarithm is taken."""
-    emax = int(np.floor(np.log2(element.max)))
-    bits = amax.contiguous().view(torch.int32)
-    if rule == "even":
-        bits = bits + (1 << (23 - element.fraction_bits - 1))
-    exponent = (bits >> 23) - 127
-    if rule == "ceil":
-        exponent = exponent + ((bits & 0x7FFFFF) != 0).int()
-    if rule == "rceil":
-        top = np.float32(element.max).view(np.int32) & 0x7FFFFF
-        exponent = exponent + ((bits & 0x7FFFFF) > int(top)).int()
-    return exponent - emax
-
-
 def _quantised(case: Case, x: Coded, encoding: Encoding, scales: Mapping[str, Coded] | None = None) -> Quantised:
     """x under the case's recipe; the codes a correct quantiser gives under other scales, where those are given."""
     element = element_format(case.recipe, case.out_format or None, encoding=encoding)
@@ -134,48 +69,65 @@ def _quantised(case: Case, x: Coded, encoding: Encoding, scales: Mapping[str, Co
     return quantize(x.codes, x.format, case.recipe, element=element, scale=scales["scale"].codes, global_scale=whole)
 
 
-def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
-    x = inputs["x"]
+@dataclass(frozen=True)
+class _Truth:
+    """What a correct quantiser makes of x under the case's recipe, once anything of it is asked for."""
 
-    @cache
-    def quantised() -> Quantised:
-        return _quantised(case, x, encoding)
+    case: Case
+    x: Coded
+    encoding: Encoding
 
-    def panels(name: str) -> Iterator[Panel]:
-        q = quantised()
+    @cached_property
+    def quantised(self) -> Quantised:
+        return _quantised(self.case, self.x, self.encoding)
+
+    def panels(self, name: str) -> Iterator[Panel]:
+        """Codes of an output."""
+        q = self.quantised
         held = {"scale": q.scale, "codes": q.codes, "global_scale": q.global_scale}[name]
         assert held is not None
         view = held.reshape(rows_and_columns(held.shape))
         for first, end in row_blocks(held.shape):
             yield Panel(first, view[first:end])
 
-    def without_meaning(codes: Codes, expected: Codes, first_row: int) -> NDArray[np.bool_] | None:
+    def values(self) -> Iterator[Panel]:
+        """The dequantised values."""
+        for first, end in row_blocks(self.x.shape):
+            yield Panel(first, dequantize(self.quantised, rows=(first, end)))
+
+    def source(self) -> Iterator[Panel]:
+        """The values before they were quantised."""
+        for first, end in row_blocks(self.x.shape):
+            yield Panel(first, decode(self.x.codes[first:end], self.x.format))
+
+    def without_meaning(self, codes: Codes, expected: Codes, first_row: int) -> NDArray[np.bool_] | None:
         """Element codes that differ in blocks whose scale is NaN. (The scale is an output of its own: it must be NaN there.)"""
-        q = quantised()
+        q = self.quantised
         if not np.any(is_nan(q.scale, q.scale_format)):
             return None
         rows = np.arange(first_row, first_row + len(codes))
-        nan = is_nan(_over_elements(q.scale, get_recipe(case.recipe).block, rows, codes.shape[1]), q.scale_format)
+        nan = is_nan(_over_elements(q.scale, get_recipe(self.case.recipe).block, rows, codes.shape[1]), q.scale_format)
         differs = nan & (codes != expected)
         return differs if differs.any() else None
 
-    def ideal() -> Iterator[Panel]:
-        for first, end in row_blocks(x.shape):
-            yield Panel(first, dequantize(quantised(), rows=(first, end)))
 
-    def source() -> Iterator[Panel]:
-        for first, end in row_blocks(x.shape):
-            yield Panel(first, decode(x.codes[first:end], x.format))
-
-    exempt = {"codes": Exempt(without_meaning, "element codes in blocks whose scale is NaN, where every code means NaN")}
+def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
+    truth = _Truth(case, inputs["x"], encoding)
+    exempt = {"codes": Exempt(truth.without_meaning, "element codes in blocks whose scale is NaN, where every code means NaN")}
     found = {
         o.name: Reference(
-            "codes", o.format, o.shape, contract, partial(panels, o.name), resolution={"element": "one code"}, exempt=exempt.get(o.name)
+            "codes",
+            o.format,
+            o.shape,
+            contract,
+            partial(truth.panels, o.name),
+            resolution={"element": "one code"},
+            exempt=exempt.get(o.name),
         )
         for o in _outputs(case, encoding)
     }
     for o in _derived(case, encoding):
-        found[o.name] = Reference("values", o.format, o.shape, contract, ideal, unquantised=source)
+        found[o.name] = Reference("values", o.format, o.shape, contract, truth.values, unquantised=truth.source)
     return found
 
 
@@ -233,7 +185,7 @@ QUANTIZE = OpSpec(
     out_formats=("fp8_e4m3", "fp8_e5m2", "fp6_e2m3", "fp6_e3m2", "fp4_e2m1", "int8"),
     operands=_operands,
     outputs=_outputs,
-    torch=_torch,
+    torch=quantise,
     reference=_reference,
     contract=lambda case: "exact",
     recipes=tuple(name for name, r in RECIPES.items() if not r.hadamard and r.rule != "unit"),
