@@ -84,6 +84,12 @@ _WRITERS = _Writers(
 )
 
 
+def written_as_array(kind: type[T]) -> type[T]:
+    """Class decorator: its objects are iterables that `to_json` writes as an array."""
+    _WRITERS[kind] = _array
+    return kind
+
+
 def from_json(kind: type[T], data: Any) -> T:
     """The record of class `kind` that `to_json` wrote; unknown keys are ignored (newer minor schema), missing ones take defaults.
 

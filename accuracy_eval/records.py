@@ -7,10 +7,11 @@ sides against each other. `json_data` writes and reads them.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from numpy.typing import NDArray
 
@@ -308,7 +309,7 @@ class Pair:
     scales: ScaleFacts | None = None
 
 
-@dataclass(frozen=True, slots=True)  # ten thousand results are held at once
+@dataclass(frozen=True, slots=True)
 class TensorResult:
     """Everything decided about one output tensor of one case and candidate over all dumps."""
 
@@ -369,6 +370,7 @@ class GateInfo:
 class Results:
     """One comparison of N dumps: what `compare` writes to results.json and every report is written from. Holds no time.
 
+    tensors       of many cases they may be held as text (`kept.KeptResults`): reading one makes it anew
     profile_file  the profile's path as given; "" for one that comes with the package
     candidates    a line per dump and op with several candidates: what ran how often, was filtered with which reason, crashed, or was not
                   asked for
@@ -379,7 +381,7 @@ class Results:
     profile: str
     gates: tuple[GateInfo, ...]
     dumps: tuple[DumpInfo, ...]
-    tensors: tuple[TensorResult, ...]
+    tensors: Sequence[TensorResult]
     not_compared: tuple[NotCompared, ...]
     verdict: Verdict
     exit_code: int
@@ -388,21 +390,47 @@ class Results:
     candidates: tuple[str, ...] = ()
 
 
-def unjudged(tensors: Iterable[TensorResult], labels: Iterable[str]) -> list[str]:
-    """The dumps of which no tensor was judged."""
-    judged = {s.label for t in tensors for s in t.sides}
-    return [label for label in labels if label not in judged]
+@dataclass
+class Tally:
+    """What a verdict over many results asks of them, in counts: verdicts of tensors, labels and scopes of sides."""
+
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    labels: Counter[str] = field(default_factory=Counter)
+    scopes: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, results: Iterable[TensorResult]) -> Self:
+        found = cls()
+        for result in results:
+            found.add(result)
+        return found
+
+    def add(self, result: TensorResult) -> None:
+        self.count(result.verdict, (s.label for s in result.sides), (s.scope for s in result.sides))
+
+    def count(self, verdict: Verdict, labels: Iterable[str], scopes: Iterable[str]) -> None:
+        """Add one result by its verdict and the labels and scopes of its sides."""
+        self.verdicts[verdict] += 1
+        self.labels.update(labels)
+        self.scopes.update(scopes)
+
+    @property
+    def nothing_judged(self) -> bool:
+        return set(self.verdicts) <= {Verdict.INCONCLUSIVE}
+
+    def unjudged(self, labels: Iterable[str]) -> list[str]:
+        """The dumps of which no tensor was judged."""
+        return [label for label in labels if not self.labels[label]]
 
 
-def conclusion(tensors: Sequence[TensorResult], not_compared: Iterable[NotCompared], labels: Iterable[str]) -> tuple[Verdict, int]:
+def conclusion(tally: Tally, not_compared: Iterable[NotCompared], labels: Iterable[str]) -> tuple[Verdict, int]:
     """Verdict and exit code of a whole comparison: the worst of all; INCONCLUSIVE and 2 where no tensor was judged.
 
     Where nothing of some dump was judged the whole does not pass: what the others gave says nothing of it.
     """
-    judged = [t.verdict for t in tensors]
-    if all(v is Verdict.INCONCLUSIVE for v in judged):
+    if tally.nothing_judged:
         return Verdict.INCONCLUSIVE, 2
-    verdicts = [*judged, *(n.verdict for n in not_compared)]
-    if unjudged(tensors, labels) and not any(v.exit_code for v in verdicts):
+    verdicts = {*tally.verdicts, *(n.verdict for n in not_compared)}
+    if tally.unjudged(labels) and not any(v.exit_code for v in verdicts):
         return Verdict.INCONCLUSIVE, 2
     return max(verdicts, key=lambda v: v.severity), max(v.exit_code for v in verdicts)

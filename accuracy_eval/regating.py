@@ -16,7 +16,7 @@ from accuracy_eval.judge import Subject, decided
 from accuracy_eval.metrics.registry import DERIVED
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, Output
-from accuracy_eval.records import Attribution, Pair, Results, Side, TensorResult, Verdict, conclusion
+from accuracy_eval.records import Attribution, Pair, Results, Side, Tally, TensorResult, Verdict, conclusion
 
 _STAYS = ("nondeterministic", "never-written", "explained-by-datapath", "not-explained")  # said of the bytes, whatever the limits
 
@@ -27,7 +27,7 @@ def regated(results: Results, gates: str) -> Results:
     _check_derived(results.tensors, profile)
     kept = [t for t in results.tensors if not _left_out(t, profile)]
     tensors = tuple(_tensor(t, profile) for t in kept)
-    verdict, exit_code = conclusion(tensors, results.not_compared, [d.label for d in results.dumps])
+    verdict, exit_code = conclusion(Tally.of(tensors), results.not_compared, [d.label for d in results.dumps])
     note = f"judged again under {profile.name}, from the metrics of a comparison under {results.profile}; new failures have no causes named"
     return replace(
         results,

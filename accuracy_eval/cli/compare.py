@@ -223,19 +223,18 @@ def show(results: Results, written: Sequence[Path], *, strict: bool, quiet: bool
     from accuracy_eval.records import Verdict
 
     if as_json:
-        import json
+        from accuracy_eval.report.results_file import pieces
 
-        from accuracy_eval.json_data import to_json
-
-        click.echo(json.dumps(to_json(results), allow_nan=False))
+        for piece in pieces(results):
+            click.echo(piece, nl=False)
     elif not quiet:
         from accuracy_eval.report import console_table
 
         click.echo(console_table(results, width=terminal_width(), color=_color(), verbose=verbose), nl=False)
         for path in written:
             click.echo(f"  {path}")
-    warned = any(t.verdict is Verdict.WARN for t in results.tensors)
-    return max(results.exit_code, 1) if strict and warned else results.exit_code
+    warned = strict and any(t.verdict is Verdict.WARN for t in results.tensors)
+    return max(results.exit_code, 1) if warned else results.exit_code
 
 
 def _report_folder(out: str | None, labels: Sequence[str]) -> Path:

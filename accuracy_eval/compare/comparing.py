@@ -7,16 +7,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from accuracy_eval.compare.comparison import Comparison, Options
+from accuracy_eval.compare.comparison import Comparison, Judged, Options, as_text
 from accuracy_eval.compare.how import ReferenceMode
 from accuracy_eval.compare.joining import Joined, Key, never_visited
-from accuracy_eval.compare.journal import Journal, Judged
+from accuracy_eval.compare.journal import Journal
 from accuracy_eval.compare.summary import explanations, gathered
 from accuracy_eval.compare.workers import dealt, default_workers, shared
 from accuracy_eval.errors import NothingJudged, UsageError, counted
-from accuracy_eval.records import Case, NotCompared, Results, TensorResult
+from accuracy_eval.kept import KeptResults
+from accuracy_eval.records import Case, NotCompared, Results
 
 Progress = Callable[[int, int, str], None]
+FEW_CASES = 1000  # whose results are held as they are; what workers found is text already
 
 
 def compare_dumps(
@@ -65,7 +67,7 @@ def compare_dumps(
         with _journal(journal, comparison) as kept:
             judged = _judged(comparison, joined, kept, workers, progress)
         every = [result for key in joined for result in judged[key]]
-        tensors = [r for r in every if isinstance(r, TensorResult)]
+        tensors = KeptResults([r for r in every if not isinstance(r, NotCompared)])
         skipped = [r for r in every if isinstance(r, NotCompared)]
         if not cases:
             skipped += [n for e in comparison.entries for n in never_visited(e, keep, candidates)]
@@ -91,9 +93,10 @@ def _judged(
     crew = default_workers(len(left)) if workers is None or not left else workers
     batches = dealt(left, crew)
     for found in comparison.run(batches, joined) if crew == 1 else shared(comparison.options, batches, joined, crew):
+        held = found if len(judged) < FEW_CASES else as_text(found)
         if kept:
-            kept.add(found)
-        for key, results in found:
+            kept.add(held)
+        for key, results in held:
             judged[key] = results
             if progress:
                 progress(len(judged), len(joined), key[0])

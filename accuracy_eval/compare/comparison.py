@@ -19,12 +19,21 @@ from accuracy_eval.compare.judging import compare_case
 from accuracy_eval.digests import program_digest
 from accuracy_eval.gates import load_profile
 from accuracy_eval.json_data import to_json
+from accuracy_eval.kept import Packed, packed
 from accuracy_eval.records import Case, CaseRecord, NotCompared, TensorResult
 from accuracy_eval.reference_cache import ReferenceCache
 from accuracy_eval.store import Dump
 
-Found = list[tuple[Key, list[TensorResult | NotCompared]]]
+Judged = list[TensorResult | Packed | NotCompared]
+"""What was found of one candidate of a case."""
+Found = list[tuple[Key, Judged]]
 """Judged cases."""
+
+
+def as_text(found: Found) -> Found:
+    """The same with tensors' results packed, all together."""
+    texts = iter(packed(r for _, results in found for r in results if isinstance(r, TensorResult)))
+    return [(key, [next(texts) if isinstance(r, TensorResult) else r for r in results]) for key, results in found]
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
-from accuracy_eval.compare.comparison import Found
+from accuracy_eval.compare.comparison import Found, Judged
 from accuracy_eval.compare.joining import Key
 from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.json_data import from_json, to_json
+from accuracy_eval.kept import Packed, json_line, packed_data
 from accuracy_eval.records import NotCompared, TensorResult, Verdict
 
-Judged = list[TensorResult | NotCompared]
-KINDS: dict[str, type[TensorResult | NotCompared]] = {"tensor": TensorResult, "not_compared": NotCompared}
-NAMES = {kind: name for name, kind in KINDS.items()}
 HEADER = re.compile(rb'[0-9a-f]{64} \{"comparison": "[^"]*"\}\n')
 IRREGULAR = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
@@ -61,7 +59,7 @@ class Journal:
             self._file.seek(whole)
             self._file.truncate()
             if not whole:
-                self._write({"comparison": identity})
+                self._write(json_line({"comparison": identity}))
                 self._file.flush()
 
     def __enter__(self) -> Self:
@@ -77,7 +75,7 @@ class Journal:
         with self._or_given_up():
             for (ident, candidate), results in found:
                 if all(r.verdict is not Verdict.ERROR for r in results):
-                    self._write([ident, candidate, [[NAMES[type(r)], to_json(r)] for r in results]])
+                    self._write(f"[{json_line(ident)}, {json_line(candidate)}, [{', '.join(map(_text, results))}]]")
             self._file.flush()
 
     @contextmanager
@@ -94,8 +92,8 @@ class Journal:
             why = f"{self.path}: {error.strerror}"
             print(f"compare: {why}; judged results are not kept any more, and nothing else changes", file=sys.stderr, flush=True)
 
-    def _write(self, data: Any) -> None:
-        text = json.dumps(data, allow_nan=False).encode()
+    def _write(self, line: str) -> None:
+        text = line.encode("ascii")
         self._file.write(self._digest(text) + b" " + text + b"\n")
 
     def _digest(self, text: bytes) -> bytes:
@@ -154,5 +152,14 @@ def _taken(path: Path, what: str) -> FileError:
     return FileError(f"{path}: {what}, where a comparison keeps what it has judged; move it away, or name another folder with -o")
 
 
+def _text(result: TensorResult | Packed | NotCompared) -> str:
+    """A result with its kind."""
+    kind = "not_compared" if isinstance(result, NotCompared) else "tensor"
+    return f'["{kind}", {result.text if isinstance(result, Packed) else json_line(to_json(result))}]'
+
+
 def _judged(results: Iterable[tuple[str, Any]]) -> Judged:
-    return [from_json(KINDS[kind], data) for kind, data in results]
+    """What `_text` wrote of one key; tensors stay packed."""
+    held = list(results)
+    texts = iter(packed_data(data for kind, data in held if kind == "tensor"))
+    return [next(texts) if kind == "tensor" else from_json(NotCompared, data) for kind, data in held]

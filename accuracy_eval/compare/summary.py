@@ -10,6 +10,7 @@ from pathlib import Path
 from accuracy_eval.compare.how import ReferenceMode
 from accuracy_eval.compare.joining import Entry, Key
 from accuracy_eval.gates import Profile
+from accuracy_eval.kept import KeptResults
 from accuracy_eval.records import (
     RESULTS_SCHEMA,
     Case,
@@ -17,37 +18,36 @@ from accuracy_eval.records import (
     DumpInfo,
     NotCompared,
     Results,
-    TensorResult,
-    Verdict,
+    Tally,
     conclusion,
-    unjudged,
 )
 from accuracy_eval.version import PRODUCER
 from accuracy_eval.visits import Visit, among, besides_default, states_text, visits, visits_text
 
 
 def gathered(
-    entries: Sequence[Entry], profile: Profile, tensors: Sequence[TensorResult], skipped: Sequence[NotCompared], mode: ReferenceMode,
+    entries: Sequence[Entry], profile: Profile, tensors: KeptResults, skipped: Sequence[NotCompared], mode: ReferenceMode,
     joined: Mapping[Key, Mapping[str, CaseRecord]], candidates: Sequence[str] = (),
 ) -> Results:  # fmt: skip
     """The results of a comparison: `skipped` are the cases not compared, `joined` the records of all that were asked for."""
     labels = [e.label for e in entries]
-    verdict, exit_code = conclusion(tensors, skipped, labels)
+    tally = tensors.tally()
+    verdict, exit_code = conclusion(tally, skipped, labels)
     asked = {label: [records[label] for records in joined.values() if label in records] for label in labels}
     visited = {e.label: _visits(e, asked[e.label], candidates) for e in entries}
     notes = [
-        *_unjudged(entries, tensors, skipped, asked_for=bool(joined)),
+        *_unjudged(entries, tally, skipped, asked_for=bool(joined)),
         *_same_files(entries),
         *_suites(entries),
         *_parts(entries),
-        *_sampled(tensors),
+        *_sampled(tally),
         *(f"{label}: {line}" for label in labels for line in states_text(asked[label])),
         *besides_default(visited),
     ]
     if mode == "none":
         notes.append("no reference: the dumps were judged against each other alone, and no side passes by itself")
     return Results(
-        RESULTS_SCHEMA, PRODUCER, profile.name, profile.info(), tuple(_dump_info(e) for e in entries), tuple(tensors), tuple(skipped),
+        RESULTS_SCHEMA, PRODUCER, profile.name, profile.info(), tuple(_dump_info(e) for e in entries), tensors, tuple(skipped),
         verdict, exit_code, tuple(notes), profile.file,
         tuple(f"{label}: {line}" for label, found in visited.items() for line in visits_text(found)),
     )  # fmt: skip
@@ -79,14 +79,13 @@ def _suites(entries: Sequence[Entry]) -> list[str]:
     return [_seeds(entries) or f"the dumps are of {those}; equal case ids were joined"]
 
 
-def _sampled(tensors: Sequence[TensorResult]) -> list[str]:
+def _sampled(tally: Tally) -> list[str]:
     """How many outputs a sample stood for."""
-    scopes = [s.scope for t in tensors for s in t.sides]
-    sampled = scopes.count("sampled")
+    sampled = tally.scopes["sampled"]
     if not sampled:
         return []
     how = "a sampled reference (exact rows and columns, random projections of all others)"
-    return [f"{sampled} of {len(scopes)} outputs were judged by {how}; --reference full computes all of it"]
+    return [f"{sampled} of {tally.scopes.total()} outputs were judged by {how}; --reference full computes all of it"]
 
 
 def _seeds(entries: Sequence[Entry]) -> str:
@@ -105,13 +104,13 @@ def _seeds(entries: Sequence[Entry]) -> str:
     return f"the dumps have the same cases of other operands, by seed {those}: dump all with one --seed"
 
 
-def _unjudged(entries: Sequence[Entry], tensors: Sequence[TensorResult], skipped: Sequence[NotCompared], *, asked_for: bool) -> list[str]:
+def _unjudged(entries: Sequence[Entry], tally: Tally, skipped: Sequence[NotCompared], *, asked_for: bool) -> list[str]:
     """That nothing was judged, or of which dumps, each with the most frequent reason of its worst verdict."""
-    if all(t.verdict is Verdict.INCONCLUSIVE for t in tensors):
+    if tally.nothing_judged:
         why = ": the dumps have no case in common that ran on all of them" if len(entries) > 1 else ""
         return [f"nothing was judged{why if asked_for else ': no case of the dumps is among those asked for'}"]
     notes = []
-    for label in unjudged(tensors, [e.label for e in entries]):
+    for label in tally.unjudged(e.label for e in entries):
         reasons = Counter((n.verdict, n.reason) for n in skipped if n.label == label)
         why = max(reasons, key=lambda r: (r[0].severity, reasons[r]))[1] if reasons else "it holds none of the cases"
         notes.append(f"nothing of {label} could be judged: {why}")
@@ -127,7 +126,7 @@ def _parts(entries: Sequence[Entry]) -> list[str]:
     return [f"{' and '.join(labels)} {'holds' if len(labels) == 1 else 'hold'} {text}" for text, labels in found.items()]
 
 
-def explanations(entries: Sequence[Entry], tensors: Sequence[TensorResult]) -> list[str]:
+def explanations(entries: Sequence[Entry], tensors: KeptResults) -> list[str]:
     """What --explain found, in counts."""
     from accuracy_eval.explanations import explanations_text
 

@@ -7,14 +7,14 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
-from accuracy_eval.compare.comparison import Comparison, Found, Options
+from accuracy_eval.compare.comparison import Comparison, Found, Judged, Options, as_text
 from accuracy_eval.compare.joining import Key
 from accuracy_eval.engine.local import LocalPool
 from accuracy_eval.engine.seats import cpu_seats
 from accuracy_eval.engine.work import Done, Finished, Lost, Seat
 from accuracy_eval.errors import AccuracyEvalError
 from accuracy_eval.ops.registry import get_op
-from accuracy_eval.records import CaseRecord, NotCompared, TensorResult, Verdict
+from accuracy_eval.records import CaseRecord, NotCompared, Verdict
 from accuracy_eval.threads import thread_count
 
 BATCH = 16  # results a worker process is given at a time, at most but for the candidates of one case
@@ -36,7 +36,7 @@ class Judge:
 
     def run(self, task: Sequence[Key], done: Done) -> None:
         try:
-            done([pair for found in self._comparison.run([task], self._joined) for pair in found])
+            done(as_text([pair for found in self._comparison.run([task], self._joined) for pair in found]))
         except AccuracyEvalError as error:
             done(error)
 
@@ -81,7 +81,7 @@ def _one_by_one(pool: LocalPool, keys: Sequence[Key], joined: Mapping[Key, Mappi
     return [pair for key in keys for pair in by_key[key]]
 
 
-def _lost_case(records: Mapping[str, CaseRecord], reason: str) -> list[TensorResult | NotCompared]:
+def _lost_case(records: Mapping[str, CaseRecord], reason: str) -> Judged:
     r = next(iter(records.values()))
     family, why = get_op(r.case.op).family, f"could not be judged: {reason}; compare it alone with --case {r.id} --workers 1"
     return [NotCompared(r.id, family, r.candidate, label, Verdict.ERROR, why, r.case) for label in records]

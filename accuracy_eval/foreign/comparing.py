@@ -22,6 +22,7 @@ from accuracy_eval.records import (
     Pair,
     Results,
     Side,
+    Tally,
     TensorResult,
     Verdict,
     conclusion,
@@ -54,7 +55,7 @@ def compare_arrays(*paths: str | Path, labels: Sequence[str] = (), names: Sequen
         ]
         if len(there) > 1:
             tensors.append(_compared(name, there))
-    verdict, exit_code = conclusion(tensors, missing, named)
+    verdict, exit_code = conclusion(Tally.of(tensors), missing, named)
     info = tuple(DumpInfo(label, str(path), "", ARRAYS, "", {}) for label, path in zip(named, paths, strict=True))
     notes = ("arrays without operands: compared with each other, by structure and the limits of their formats; no side is the truth",)
     profile = load_profile("default")

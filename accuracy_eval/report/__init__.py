@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,12 +20,14 @@ class Writer:
 
     module  holds `write(results, folder) -> list[Path]`, imported on first use
     needs   package that it writes with; "" for none
+    rereads   goes over the results several times, or holds them all: results that are kept as text are made once for it
     """
 
     name: str
     module: str
     description: str
     needs: str = ""
+    rereads: bool = True
 
     def load(self) -> Callable[[Results, Path], list[Path]]:
         return cast("Callable[[Results, Path], list[Path]]", import_module(self.module).write)
@@ -33,7 +36,12 @@ class Writer:
 WRITERS: dict[str, Writer] = {
     w.name: w
     for w in (
-        Writer("json", "accuracy_eval.report.results_file", "results.json: everything, the source of all other forms (docs/results.md)"),
+        Writer(
+            "json",
+            "accuracy_eval.report.results_file",
+            "results.json: everything, the source of all other forms (docs/results.md)",
+            rereads=False,
+        ),
         Writer("xlsx", "accuracy_eval.report.xlsx", "summary.xlsx and one workbook per op family and shape", "openpyxl"),
         Writer(
             "html",
@@ -76,7 +84,8 @@ def write_reports(results: Results, directory: str | Path, to: Sequence[str] = (
     chosen = writers(to)
     from accuracy_eval.report.files import publish
 
-    return publish(Path(directory), {form: w.load() for form, w in chosen.items()}, results)
+    whole = replace(results, tensors=tuple(results.tensors)) if any(w.rereads for w in chosen.values()) else results
+    return publish(Path(directory), {form: partial(w.load(), whole if w.rereads else results) for form, w in chosen.items()})
 
 
 def load_results(path: str | Path) -> Results:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accuracy_eval.gates import COMPARISONS
-from accuracy_eval.records import GateResult, Pair, Results, Side, TensorResult, Verdict, conclusion
+from accuracy_eval.records import GateResult, Pair, Results, Side, Tally, TensorResult, Verdict, conclusion
 
 
 def contradictions(results: Results) -> Iterator[str]:
     """Every place that says another thing than what it rests on: gates on their numbers, sides on their gates, tensors on their sides and
     pairs, the whole on its tensors and on what was not compared."""
     limits = {g.gate for g in results.gates}
+    tally = Tally()
     for i, t in enumerate(results.tensors):
+        tally.add(t)
         yield from (f"tensors[{i}].{text}" for text in _of_subjects("sides", t.sides, limits))
         yield from (f"tensors[{i}].{text}" for text in _of_subjects("pairs", t.pairs, limits))
         allowed = _possible(t)
         if t.verdict not in allowed:
             yield f"tensors[{i}].verdict is {t.verdict}, its sides and pairs give {' or '.join(sorted(allowed))}"
-    verdict, exit_code = conclusion(results.tensors, results.not_compared, [d.label for d in results.dumps])
+    verdict, exit_code = conclusion(tally, results.not_compared, [d.label for d in results.dumps])
     if results.verdict is not verdict:
         yield f"verdict is {results.verdict}, what the file holds gives {verdict}"
     if results.exit_code != exit_code:

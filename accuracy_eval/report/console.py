@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 
 from accuracy_eval import messages
 from accuracy_eval.records import Results, Side, Verdict
-from accuracy_eval.report.counts import ORDER, by_format, count_verdicts, counted_sentence, counts_sentence, total, unsupported
+from accuracy_eval.report.counts import ORDER, QUIET, Counts, by_format, counted_sentence, counts_sentence, unsupported
 from accuracy_eval.report.findings import Finding, alike, findings, is_command
 from accuracy_eval.report.limits import passing_limits
 from accuracy_eval.report.rows import EXPLAINS
-from accuracy_eval.report.scales import scale_lines
-from accuracy_eval.report.summaries import attribution_sentence, pair_summaries
+from accuracy_eval.report.scales import Scales, scale_lines
+from accuracy_eval.report.summaries import Attributions, PairSummary
 
 _COLOURS = {
     Verdict.PASS: "32", Verdict.WARN: "33", Verdict.FAIL: "1;31", Verdict.ERROR: "1;31", Verdict.MISSING: "35", Verdict.INPUTS_DIFFER: "35",
@@ -30,15 +32,23 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
     A command is one line however long, so that it can be copied.
     """
     width = max(width, MIN_WIDTH)
-    counts = total(results)
+    said, scales, counts, loud = Attributions(), Scales(), Counts(by_format), []
+    for t in results.tensors:  # once: they may be too many to hold
+        for summary in (said, scales, counts):
+            summary.add(t)
+        if t.verdict not in QUIET:
+            loud.append(t)
+    for skipped in results.not_compared:
+        counts.add(skipped)
     labels = " vs ".join(messages.visible(d.label) for d in results.dumps)
     lines = _wrapped(
-        f"{_paint(results.verdict, color)} {labels} · {counts_sentence(counts)} · profile {messages.visible(results.profile)}",
+        f"{_paint(results.verdict, color)} {labels} · {counts_sentence(counts.total())} · profile {messages.visible(results.profile)}",
         width,
         "     ",
     )
-    lines += _wrapped(attribution_sentence(results.tensors), width, "")
-    found = findings(results)
+    lines += _wrapped(said.sentence(), width, "")
+    off = replace(results, tensors=tuple(loud))
+    found = findings(off)
     if found:
         lines += ["", f"Findings ({len(found)})"]
         groups = [[f] for f in found] if verbose else alike(found)
@@ -48,20 +58,20 @@ def render(results: Results, *, width: int = 80, color: bool = False, limit: int
         rest = [finding for group in groups[len(shown) :] for finding in group]
         if rest:
             lines += _wrapped(_rest(rest), width, "  ")
-    for line in passing_limits(results):
+    for line in passing_limits(off):
         lines += _wrapped(line, width, "  ")
-    lines += [part for line in scale_lines(results.tensors) for part in _wrapped(line, width, "  ")]
+    lines += [part for line in scale_lines(scales.agreements()) for part in _wrapped(line, width, "  ")]
     if verbose:
         lines += _quantised_lines(results, width, color)
         lines += _explained_lines(results, width, color)
     remarks = [f"note: {note}" for note in results.notes] + [f"candidates: {text}" for text in results.candidates if verbose]
     lines += [line for remark in remarks for line in _wrapped(messages.visible(remark), width, "      ")]
-    lines += ["", *_count_table(results, width, color)]
+    lines += ["", *_count_table(counts.by_key, width, color)]
     if counted := counted_sentence(results):
         lines += _wrapped(counted, width, "  ")
     lines += _unsupported_lines(results, width)
     if len(results.dumps) > 2:
-        lines += ["", "Pairs", *_pair_lines(results, width, color)]
+        lines += ["", "Pairs", *_pair_lines(said.pairs(), width, color)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -132,8 +142,7 @@ def _rest(found: list[Finding]) -> str:
     return f"  and {len(found)} more ({text}{', …' if len(causes) > 6 else ''}): see the Verdict sheets or results.json"
 
 
-def _count_table(results: Results, width: int, color: bool) -> list[str]:
-    groups = count_verdicts(results, by_format)
+def _count_table(groups: Mapping[tuple[str, ...], Counter[Verdict]], width: int, color: bool) -> list[str]:
     used = [v for v in ORDER if any(c[v] for c in groups.values())]
     columns = [max(len(v), 5) for v in used]
     names = {key: messages.visible(" ".join(x for x in key if x)) for key in groups}
@@ -159,9 +168,9 @@ def _unsupported_lines(results: Results, width: int) -> list[str]:
     return ["", "Unsupported", *(line for text in texts for line in _wrapped(text, width, "    "))] if groups else []
 
 
-def _pair_lines(results: Results, width: int, color: bool) -> list[str]:
+def _pair_lines(summaries: Mapping[tuple[str, str], PairSummary], width: int, color: bool) -> list[str]:
     lines = []
-    for summary in pair_summaries(results.tensors).values():
+    for summary in summaries.values():
         text = f"  {_paint(summary.verdict, color)} {messages.visible(summary.a)} against {messages.visible(summary.b)}: {summary.answers}"
         text += f"; equivalent ones differ: {summary.apart}" if summary.apart else ""
         lines += _wrapped(text, width, "    ")

@@ -18,10 +18,24 @@ def count_verdicts(
     results: Results, key: Callable[[TensorResult | NotCompared], tuple[str, ...]]
 ) -> dict[tuple[str, ...], Counter[Verdict]]:
     """Verdicts of tensors and of results not compared, counted by `key`, keys in order of first appearance."""
-    counts: dict[tuple[str, ...], Counter[Verdict]] = {}
+    counts = Counts(key)
     for item in _judged(results):
-        counts.setdefault(key(item), Counter())[item.verdict] += 1
-    return counts
+        counts.add(item)
+    return counts.by_key
+
+
+class Counts:
+    """Verdicts by `key` of results that are seen once, in turn; keys in order of first appearance."""
+
+    def __init__(self, key: Callable[[TensorResult | NotCompared], tuple[str, ...]]) -> None:
+        self._key = key
+        self.by_key: dict[tuple[str, ...], Counter[Verdict]] = {}
+
+    def add(self, item: TensorResult | NotCompared) -> None:
+        self.by_key.setdefault(self._key(item), Counter())[item.verdict] += 1
+
+    def total(self) -> Counter[Verdict]:
+        return sum(self.by_key.values(), Counter())
 
 
 def by_format(item: TensorResult | NotCompared) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from accuracy_eval.errors import FileError
-from accuracy_eval.records import Results
 
 K = TypeVar("K")
 MANIFEST = ".accuracy-eval-report.json"  # form -> {file name: sha256} of what was written here last
@@ -22,10 +21,10 @@ MAX_STEM = 80  # characters of a file name before its suffix: leaves room under 
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?\Z", re.IGNORECASE)
 
 
-def publish(directory: Path, writers: Mapping[str, Callable[[Results, Path], list[Path]]], results: Results) -> list[Path]:
+def publish(directory: Path, writers: Mapping[str, Callable[[Path], list[Path]]]) -> list[Path]:
     """Run every writer in a temporary folder inside `directory`, then rename all files into place and drop stale ones."""
     with _aside(directory) as folder:
-        written = {form: write(results, folder) for form, write in writers.items()}
+        written = {form: write(folder) for form, write in writers.items()}
         before = _manifest(directory)
         after = before | {form: {file.name: _digest(file) for file in files} for form, files in written.items()}
         placed = [_place(file, directory) for files in written.values() for file in files]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import FileError, SchemaError
 from accuracy_eval.json_data import from_json, to_json
+from accuracy_eval.kept import KeptResults, json_line
 from accuracy_eval.records import RESULTS_SCHEMA, DumpInfo, GateInfo, NotCompared, Results, TensorResult
 from accuracy_eval.report.consistency import contradictions
 
@@ -21,25 +23,30 @@ _REMEDY = "write it again with accuracy-eval compare"
 def write(results: Results, folder: Path) -> list[Path]:
     """Write results.json into `folder`."""
     path = folder / NAME
-    with path.open("w", encoding="utf-8", newline="\n") as stream:
-        separator = "{\n"
-        for field in dataclasses.fields(results):
-            value = getattr(results, field.name)
-            stream.write(f"{separator} {json.dumps(field.name)}: ")
-            if field.name in _LISTS and value:
-                for i, item in enumerate(value):  # one at a time: a text of all would be most of the memory of a large comparison
-                    stream.write(f"{',' if i else '['}\n  {_line(item)}")
-                stream.write("\n ]")
-            else:
-                stream.write(_line(value))
-            separator = ",\n"
-        stream.write("\n}\n")
+    with path.open("w", encoding="ascii", newline="\n") as stream:
+        stream.writelines(pieces(results))
     return [path]
 
 
+def pieces(results: Results) -> Iterator[str]:
+    """The text of results.json, a result at a time: that of all would be most of the memory of a large comparison."""
+    separator = "{\n"
+    for field in dataclasses.fields(results):
+        value = getattr(results, field.name)
+        yield f"{separator} {json.dumps(field.name)}: "
+        if field.name in _LISTS and value:
+            lines = value.texts() if isinstance(value, KeptResults) else map(_line, value)
+            for i, line in enumerate(lines):
+                yield f"{',' if i else '['}\n  {line}"
+            yield "\n ]"
+        else:
+            yield _line(value)
+        separator = ",\n"
+    yield "\n}\n"
+
+
 def _line(value: Any) -> str:
-    # ASCII: lone surrogates of a hostile string survive as escapes, and no line separator hides in a line
-    return json.dumps(to_json(value), allow_nan=False)
+    return json_line(to_json(value))
 
 
 def read(path: Path) -> Results:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from accuracy_eval.messages import REFERENCE, of_candidate, visible
 from accuracy_eval.records import Pair, ScaleFacts, Side, TensorResult
 
+_Compared = tuple[int, int, ScaleFacts]
+"""Scales compared, those that differ, and what is said of them."""
+
 
 @dataclass(frozen=True)
 class ScaleAgreement:
@@ -49,14 +52,29 @@ class ScaleAgreement:
 
 
 def scale_agreements(tensors: Iterable[TensorResult]) -> list[ScaleAgreement]:
-    """All rows, by recipe: each dump against the recipe's scales, then each pair."""
-    found: dict[tuple[str, str, str], list[tuple[Side | Pair, ScaleFacts]]] = {}
+    """`Scales.agreements` of these results."""
+    found = Scales()
     for t in tensors:
+        found.add(t)
+    return found.agreements()
+
+
+class Scales:
+    """The scale factors of results that are seen once, in turn."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], list[_Compared]] = {}
+
+    def add(self, t: TensorResult) -> None:
         for actual, expected, subject in _subjects(t):
             if subject.scales is not None:
-                found.setdefault((t.case.recipe, actual, expected), []).append((subject, subject.scales))
-    ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][2] != REFERENCE, item[0][1:]))
-    return [_agreement(*key, of) for key, of in ordered]
+                scales, differing = (subject.metrics.get(name) or 0 for name in ("count", "mismatch_count"))
+                self._found.setdefault((t.case.recipe, actual, expected), []).append((scales, differing, subject.scales))
+
+    def agreements(self) -> list[ScaleAgreement]:
+        """All rows, by recipe: each dump against the recipe's scales, then each pair."""
+        ordered = sorted(self._found.items(), key=lambda item: (item[0][0], item[0][2] != REFERENCE, item[0][1:]))
+        return [_agreement(*key, of) for key, of in ordered]
 
 
 def _subjects(t: TensorResult) -> Iterator[tuple[str, str, Side | Pair]]:
@@ -66,17 +84,15 @@ def _subjects(t: TensorResult) -> Iterator[tuple[str, str, Side | Pair]]:
         yield of_candidate(pair.a, t.candidate), of_candidate(pair.b, t.candidate), pair
 
 
-def _agreement(recipe: str, actual: str, expected: str, of: Sequence[tuple[Side | Pair, ScaleFacts]]) -> ScaleAgreement:
+def _agreement(recipe: str, actual: str, expected: str, of: Sequence[_Compared]) -> ScaleAgreement:
+    scales, differing, facts = zip(*of, strict=True)
     steps: Counter[int] = Counter()
-    for _, facts in of:
-        steps.update(dict(facts.steps))
-    rel = [facts.max_rel for _, facts in of if facts.max_rel is not None]
+    for f in facts:
+        steps.update(dict(f.steps))
     return ScaleAgreement(
-        recipe, actual, expected, len(of),
-        sum(subject.metrics.get("count") or 0 for subject, _ in of),
-        sum(subject.metrics.get("mismatch_count") or 0 for subject, _ in of),
-        tuple(sorted(steps.items())), sum(facts.nan_actual + facts.nan_expected for _, facts in of), max(rel, default=None),
-        _common(facts.rule for _, facts in of), _common(facts.expected_rule for _, facts in of),
+        recipe, actual, expected, len(of), sum(scales), sum(differing), tuple(sorted(steps.items())),
+        sum(f.nan_actual + f.nan_expected for f in facts), max((f.max_rel for f in facts if f.max_rel is not None), default=None),
+        _common(f.rule for f in facts), _common(f.expected_rule for f in facts),
     )  # fmt: skip
 
 
@@ -86,9 +102,8 @@ def _common(rules: Iterable[str]) -> str:
     return " or ".join(r for r in first if all(r in other for other in others))
 
 
-def scale_lines(tensors: Iterable[TensorResult]) -> list[str]:
+def scale_lines(rows: Sequence[ScaleAgreement]) -> list[str]:
     """One line of all that agree, one for each recipe and dump that does not; none without scale factors."""
-    rows = scale_agreements(tensors)
     off = [r for r in rows if r.differing]
     if not rows:
         return []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from accuracy_eval import messages
 from accuracy_eval.errors import counted
-from accuracy_eval.records import Attribution, Pair, Side, TensorResult, Verdict
+from accuracy_eval.records import Attribution, Pair, TensorResult, Verdict
 from accuracy_eval.report.counts import QUIET
 
 FEW_STEPS = 16  # by which right results differ that are not near zero
@@ -51,39 +52,78 @@ class PairSummary:
 
 def pair_summaries(tensors: Iterable[TensorResult]) -> dict[tuple[str, str], PairSummary]:
     """One summary per ordered pair of labels that occurs."""
-    groups: dict[tuple[str, str], list[tuple[TensorResult, Pair]]] = {}
+    found = Pairs()
     for result in tensors:
+        found.add(result)
+    return found.summaries()
+
+
+class Pairs:
+    """All pairs of results that are seen once, in turn."""
+
+    def __init__(self) -> None:
+        self._worst: dict[tuple[str, str], Pair] = {}
+        self._counts: dict[tuple[str, str], Counter[str]] = {}
+        self._apart: dict[tuple[str, str], _Apart] = {}
+
+    def add(self, result: TensorResult) -> None:
         for pair in result.pairs:
-            groups.setdefault((pair.a, pair.b), []).append((result, pair))
-    summaries = {}
-    for (a, b), found in groups.items():
-        pairs = [pair for _, pair in found]
-        worst = max(pairs, key=pair_rank)
-        counts = Counter(messages.who_is_off(p) for p in pairs)
-        summaries[a, b] = PairSummary(a, b, worst.verdict, messages.who_is_off(worst), counts, worst, _apart(found))
-    return summaries
+            key = pair.a, pair.b
+            self._worst[key] = max(self._worst.get(key, pair), pair, key=pair_rank)
+            self._counts.setdefault(key, Counter())[messages.who_is_off(pair)] += 1
+            self._apart.setdefault(key, _Apart()).add(result, pair)
+
+    def summaries(self) -> dict[tuple[str, str], PairSummary]:
+        """One summary per ordered pair of labels that occurs."""
+        return {
+            (a, b): PairSummary(
+                a, b, worst.verdict, messages.who_is_off(worst), self._counts[a, b], worst, self._apart[a, b].text
+            )
+            for (a, b), worst in self._worst.items()
+        }  # fmt: skip
 
 
-def _apart(found: Iterable[tuple[TensorResult, Pair]]) -> str:
+@dataclass
+class _Difference:
+    """How far right results of one format are apart: elements that differ, of how many; the largest difference in steps and in norms."""
+
+    differ: int = 0
+    count: int = 0
+    steps: float = 0
+    norm: float = 0.0
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        self.differ += metrics.get("mismatch_count") or 0
+        self.count += metrics["count"]
+        self.steps = max(self.steps, metrics.get("ulp_max") or 0)
+        self.norm = max(self.norm, metrics.get("rel_fro") or 0)
+
+
+class _Apart:
     """By how much two right sides differ, by format: the share of elements and the largest difference; and how much of the budgets that is.
 
     The difference is in steps of the format, or in parts of a tensor's norm where results near zero make steps say nothing.
     """
-    formats: dict[str, list[Pair]] = {}
-    used = []
-    for result, pair in found:
-        sides = [s for s in result.sides if s.label in (pair.a, pair.b)]
+
+    def __init__(self) -> None:
+        self._formats: dict[str, _Difference] = {}
+        self._used = 0.0
+
+    def add(self, result: TensorResult, pair: Pair) -> None:
         if pair.attribution is Attribution.EQUIVALENT and pair.metrics.get("count"):
-            formats.setdefault(sides[0].format, []).append(pair)
-            used += [s.metrics.get("budget_max") or 0.0 for s in sides]
-    texts = []
-    for fmt, pairs in formats.items():
-        differ, count = (sum(p.metrics.get(n) or 0 for p in pairs) for n in ("mismatch_count", "count"))
-        steps, norm = (max(p.metrics.get(n) or 0 for p in pairs) for n in ("ulp_max", "rel_fro"))
-        largest = f"{messages.number(float(steps))} ulp" if steps <= FEW_STEPS else f"{messages.number(norm, 2)} of a tensor's norm"
-        texts.append(f"{fmt} in {_percent(differ / count)} of elements, by at most {largest}")
-    budget = [f"all within {_percent(max(used))} of their budgets"] if any(used) else []
-    return "; ".join([*texts, *budget])
+            sides = [s for s in result.sides if s.label in (pair.a, pair.b)]
+            self._formats.setdefault(sides[0].format, _Difference()).add(pair.metrics)
+            self._used = max([self._used, *(s.metrics.get("budget_max") or 0.0 for s in sides)])
+
+    @property
+    def text(self) -> str:
+        texts = []
+        for fmt, d in self._formats.items():
+            in_steps, in_norms = f"{messages.number(float(d.steps))} ulp", f"{messages.number(d.norm, 2)} of a tensor's norm"
+            largest = in_steps if d.steps <= FEW_STEPS else in_norms
+            texts.append(f"{fmt} in {_percent(d.differ / d.count)} of elements, by at most {largest}")
+        budget = [f"all within {_percent(self._used)} of their budgets"] if self._used else []
+        return "; ".join([*texts, *budget])
 
 
 def _percent(share: float) -> str:
@@ -91,55 +131,69 @@ def _percent(share: float) -> str:
     return f"{min(100 * share, 99.0 if share < 1 else 100.0):.0f} %" if share >= 0.1 else f"{messages.number(100 * share, 2)} %"
 
 
-def side_summaries(tensors: Iterable[TensorResult]) -> dict[str, Counter[Verdict]]:
-    """Verdicts of every dump against the reference, by label and, where one holds several, candidate."""
-    return _side_verdicts(tensors, lambda side, result: messages.of_candidate(side.label, result.candidate))
-
-
 def dump_summaries(tensors: Iterable[TensorResult]) -> dict[str, Counter[Verdict]]:
     """Verdicts of every dump against the reference, by label, its candidates together."""
-    return _side_verdicts(tensors, lambda side, result: side.label)
-
-
-def _side_verdicts(tensors: Iterable[TensorResult], key: Callable[[Side, TensorResult], str]) -> dict[str, Counter[Verdict]]:
     counts: dict[str, Counter[Verdict]] = {}
     for result in tensors:
         for side in result.sides:
-            counts.setdefault(key(side, result), Counter())[side.verdict] += 1
+            counts.setdefault(side.label, Counter())[side.verdict] += 1
     return counts
 
 
-def attribution_sentence(tensors: Sequence[TensorResult]) -> str:
-    """Who is off, in one sentence over all pairs: "h200 is off in 3 of 11 comparisons of h200 and cpu: <the worst one's sentence>".
+def attribution_sentence(tensors: Iterable[TensorResult]) -> str:
+    """`Attributions.sentence` of these results."""
+    found = Attributions()
+    for result in tensors:
+        found.add(result)
+    return found.sentence()
 
-    Others say how far two dumps are apart where both are right, and of how many tensors that is, where dumps do not hold the same ones.
-    """
-    first, *others = filter(None, [_attribution(tensors), _how_far(tensors), _in_part(tensors)])
-    return " ".join([first if not others or first.endswith(".") else f"{first}.", *others])
+
+class Attributions:
+    """Who is off over all results, which are seen once, in turn."""
+
+    def __init__(self) -> None:
+        self._pairs = Pairs()
+        self._makers: dict[str, Counter[Verdict]] = {}  # verdicts against the reference, by label and candidate
+        self._held: Counter[frozenset[str]] = Counter()  # tensors by the labels of the dumps that have them
+        self._labels: dict[str, None] = {}
+
+    def add(self, result: TensorResult) -> None:
+        self._pairs.add(result)
+        self._held[frozenset(s.label for s in result.sides)] += 1
+        for side in result.sides:
+            self._labels[side.label] = None
+            self._makers.setdefault(messages.of_candidate(side.label, result.candidate), Counter())[side.verdict] += 1
+
+    def pairs(self) -> dict[tuple[str, str], PairSummary]:
+        """One summary per ordered pair of labels that occurs."""
+        return self._pairs.summaries()
+
+    def sentence(self) -> str:
+        """Who is off, in one sentence over all pairs: "h200 is off in 3 of 11 comparisons of h200 and cpu: <the worst one's sentence>".
+
+        Others say how far two dumps are apart where both are right, and of how many tensors that is, where dumps do not hold the same ones.
+        """
+        first, *others = filter(None, [_attribution(self.pairs(), self._makers), _how_far(self.pairs()), self._in_part()])
+        return " ".join([first if not others or first.endswith(".") else f"{first}.", *others])
+
+    def _in_part(self) -> str:
+        """How many tensors all dumps hold: "23 of 67 tensors are in both dumps, 44 in h200 alone."; "" where all do."""
+        total, common = self._held.total(), sum(n for labels, n in self._held.items() if len(labels) == len(self._labels))
+        if common == total:
+            return ""
+        dumps = "both dumps" if len(self._labels) == 2 else f"all {len(self._labels)} dumps"
+        alone = [f"{n} in {messages.visible(label)} alone" for label in self._labels if (n := self._held[frozenset([label])])]
+        both = f"{common} of {counted(total, 'tensor')} {'is' if common == 1 else 'are'} in {dumps}"
+        return f"{', '.join([both, *alone])}."
 
 
-def _how_far(tensors: Sequence[TensorResult]) -> str:
+def _how_far(summaries: Mapping[tuple[str, str], PairSummary]) -> str:
     """How far the two dumps are apart where both are right; "" for more dumps, whose pairs have lines of their own."""
-    pairs = pair_summaries(tensors).values()
-    texts = [f"Equivalent ones differ: {p.apart}." for p in pairs if p.apart]
-    return texts[0] if len(pairs) == 1 and texts else ""
+    texts = [f"Equivalent ones differ: {p.apart}." for p in summaries.values() if p.apart]
+    return texts[0] if len(summaries) == 1 and texts else ""
 
 
-def _in_part(tensors: Sequence[TensorResult]) -> str:
-    """How many tensors all dumps hold: "23 of 67 tensors are in both dumps, 44 in h200 alone."; "" where all do."""
-    held = [frozenset(s.label for s in t.sides) for t in tensors]
-    labels = list(dict.fromkeys(s.label for t in tensors for s in t.sides))
-    common = sum(len(h) == len(labels) for h in held)
-    if common == len(tensors):
-        return ""
-    dumps = "both dumps" if len(labels) == 2 else f"all {len(labels)} dumps"
-    alone = [f"{n} in {messages.visible(label)} alone" for label in labels if (n := held.count(frozenset([label])))]
-    both = f"{common} of {counted(len(tensors), 'tensor')} {'is' if common == 1 else 'are'} in {dumps}"
-    return f"{', '.join([both, *alone])}."
-
-
-def _attribution(tensors: Sequence[TensorResult]) -> str:
-    summaries, counts = pair_summaries(tensors), side_summaries(tensors)
+def _attribution(summaries: Mapping[tuple[str, str], PairSummary], counts: Mapping[str, Counter[Verdict]]) -> str:
     bad = [f"{who} fails {c[Verdict.FAIL]} of {c.total()}" for who, c in counts.items() if c[Verdict.FAIL]]
     if not summaries:
         if not counts:

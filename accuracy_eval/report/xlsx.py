@@ -30,7 +30,7 @@ def _workbook(results: Results, part: Volume, folder: Path) -> Path:
 
 
 def _summary(results: Results, parts: list[Volume], folder: Path) -> Path:
-    whole = Volume(f"{SUMMARY}.xlsx", "", "", results.tensors, results.not_compared)
+    whole = Volume(f"{SUMMARY}.xlsx", "", "", tuple(results.tensors), results.not_compared)
     sheets = wanted_in_summary(results, whole)
     files = {id(item): part.file for part in parts for item in (*part.tensors, *part.skipped)}
     with Book(folder / whole.file, "accuracy-eval summary") as book:
