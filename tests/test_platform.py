@@ -16,6 +16,7 @@ from support_fake_torch import device_names, device_record, fake_torch
 from support_platform import kfd_node, written
 
 from accuracy_eval.backends import platform
+from accuracy_eval.backends.machine import Machine, uuid_text
 from accuracy_eval.json_data import to_json
 
 EMPTY = Path("/nonexistent")
@@ -168,7 +169,7 @@ def test_a_cuda_build_that_mirrors_the_name_into_gcn_arch_name_is_not_misread() 
     ],
 )
 def test_uuids_read_as_the_vendors_tools_print_them(printed: str, vendor: Any, expected: str | None) -> None:
-    assert platform.uuid_text(printed, vendor) == expected
+    assert uuid_text(printed, vendor) == expected
 
 
 def test_pci_address_comes_from_the_three_numbers() -> None:
@@ -230,7 +231,7 @@ def test_a_collector_that_raises_leaves_nulls_and_a_reason_and_nothing_else_chan
 
 @pytest.mark.parametrize("collector", platform.COLLECTORS, ids=lambda c: "+".join(c.fields[:2]))
 def test_any_collector_may_fail_without_losing_the_record(collector: platform.Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: platform.Host) -> Any:
+    def broken(_: Machine) -> Any:
         raise KeyError("gone")
 
     spoiled = tuple(platform.Collector(c.fields, c.needs, broken if c is collector else c.collect) for c in platform.COLLECTORS)
@@ -244,7 +245,7 @@ def test_any_collector_may_fail_without_losing_the_record(collector: platform.Co
 @pytest.mark.parametrize("name", ["mi300x", "h200"])
 def test_collectors_write_only_the_fields_they_declare(name: str) -> None:
     with fake_torch(name) as fake:
-        where = platform.Host(fake, "cuda:0", Path("/"), {"HIP_X": "1"})
+        where = Machine(fake, "cuda:0", Path("/"), {"HIP_X": "1"})
         for collector in platform.COLLECTORS:
             open_ended = tuple(f for f in collector.fields if f.endswith("."))
             if collector.applies(where):
@@ -261,7 +262,7 @@ def test_a_second_device_is_asked_by_its_index() -> None:
 def test_cuda_without_index_is_the_current_device() -> None:
     with fake_torch("h200", count=2) as fake:
         fake.cuda.set_device(1)
-        assert platform.Host(fake, "cuda").index == 1
+        assert Machine(fake, "cuda").index == 1
 
 
 def test_the_cpu_is_no_matrix_unit_and_has_no_fp8_encoding() -> None:

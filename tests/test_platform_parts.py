@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support_fake_torch import device_names, device_record
 
-from accuracy_eval.backends.parts import PARTS, aliases, part_of, resolve_unit, unit_of
 from accuracy_eval.errors import UsageError
+from accuracy_eval.parts import PARTS, aliases, part_of, resolve_unit, unit_of
 
 
 @pytest.mark.parametrize(

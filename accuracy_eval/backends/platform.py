@@ -11,92 +11,16 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from accuracy_eval.backends import driver, host, libraries, parts, switches
-from accuracy_eval.backends.parts import Vendor, unit_of
+from accuracy_eval.backends import driver, host, libraries, switches
+from accuracy_eval.backends.machine import Machine
+from accuracy_eval.parts import CPU_UNIT
 from accuracy_eval.version import __version__
 
-__all__ = ["COLLECTORS", "Collector", "Host", "detect", "detect_numpy", "fields", "short_label", "unit_of"]
-
 Needs = Literal["host", "torch", "gpu", "amd", "nvidia"]
-
-
-@dataclass(frozen=True)
-class Host:
-    """What collectors read from: the torch module (None for the numpy backend), the device asked for, a file system root, variables."""
-
-    torch: Any
-    device: str
-    root: Path = Path("/")
-    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    hash_libraries: bool = False
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.torch is not None and self.device != "cpu"
-
-    @property
-    def index(self) -> int:
-        _, _, number = self.device.partition(":")
-        return int(number) if number else int(self.torch.cuda.current_device())
-
-    @property
-    def vendor(self) -> Vendor:
-        if not self.on_gpu:
-            return "cpu"
-        return "amd" if getattr(self.torch.version, "hip", None) is not None else "nvidia"
-
-    @cached_property
-    def properties(self) -> Any:
-        return self.torch.cuda.get_device_properties(self.index)
-
-    def shown(self, name: str) -> Any:
-        return getattr(self.properties, name, None)
-
-    @cached_property
-    def arch_full(self) -> str | None:
-        """`gfx942:sramecc+:xnack-` or `sm_90`; CUDA builds fill gcnArchName with the name, so it counts on ROCm only."""
-        if self.vendor == "amd":
-            return self.shown("gcnArchName") or None
-        if self.vendor == "nvidia":
-            major, minor = self.torch.cuda.get_device_capability(self.index)
-            return f"sm_{major}{minor}"
-        return None
-
-    @property
-    def part(self) -> parts.Part | None:
-        return parts.part_of(self.arch_full)
-
-    @cached_property
-    def pci(self) -> str | None:
-        numbers = [self.shown(f"pci_{name}_id") for name in ("domain", "bus", "device")]
-        if not self.on_gpu or None in numbers[1:]:
-            return None
-        return f"{numbers[0] or 0:04x}:{numbers[1]:02x}:{numbers[2]:02x}.0"
-
-    @cached_property
-    def uuid(self) -> str | None:
-        value = self.shown("uuid") if self.on_gpu else None
-        return None if value is None else uuid_text(str(value), self.vendor)
-
-
-def uuid_text(value: str, vendor: Vendor) -> str | None:
-    """A device uuid as its vendor's tools print it.
-
-    HIP's 16 bytes are ASCII characters that torch prints as if they were a binary uuid: 66333330-6463-… is `f330dc…`, 16 hex
-    digits. An integrated GPU has only "XX" there, which identifies nothing: None. NVIDIA's are written `GPU-…`.
-    """
-    if vendor != "amd":
-        return value if value.startswith(("GPU-", "MIG-")) else f"GPU-{value}"
-    try:
-        text = bytes.fromhex(value.replace("-", "")).rstrip(b"\0").decode("ascii")
-    except ValueError:
-        return value
-    return text if re.fullmatch(r"[0-9a-f]{16}", text) else None
 
 
 @dataclass(frozen=True)
@@ -110,9 +34,9 @@ class Collector:
 
     fields: tuple[str, ...]
     needs: Needs
-    collect: Callable[[Host], Mapping[str, Any]]
+    collect: Callable[[Machine], Mapping[str, Any]]
 
-    def applies(self, where: Host) -> bool:
+    def applies(self, where: Machine) -> bool:
         match self.needs:
             case "host":
                 return True
@@ -124,22 +48,22 @@ class Collector:
                 return where.on_gpu and where.vendor == vendor
 
 
-def _identity(w: Host) -> dict[str, Any]:
+def _identity(w: Machine) -> dict[str, Any]:
     return {"vendor": w.vendor, "device": w.device, "backend": "reference" if w.torch is None else "torch"}
 
 
-def _name(w: Host) -> dict[str, Any]:
+def _name(w: Machine) -> dict[str, Any]:
     return {"device_name": str(w.torch.cuda.get_device_name(w.index)) if w.on_gpu else host.processor(w.root)["cpu_model"]}
 
 
-def _arch(w: Host) -> dict[str, Any]:
+def _arch(w: Machine) -> dict[str, Any]:
     if not w.on_gpu:
         return {"arch": host.operating_system(w.root)["machine"]}
     full = w.arch_full
     return {"arch": full.split(":")[0] if full else None, "arch_full": full}
 
 
-def _capability(w: Host) -> dict[str, Any]:
+def _capability(w: Machine) -> dict[str, Any]:
     major, minor = w.torch.cuda.get_device_capability(w.index)
     return {"capability": f"{major}.{minor}"}
 
@@ -159,16 +83,16 @@ _PROPERTIES = {
 }
 
 
-def _properties(w: Host) -> dict[str, Any]:
+def _properties(w: Machine) -> dict[str, Any]:
     values = {name: w.shown(attribute) for name, attribute in _PROPERTIES.items()}
     values["integrated"] = None if values["integrated"] is None else bool(values["integrated"])
     return values
 
 
-def _part(w: Host) -> dict[str, Any]:
+def _part(w: Machine) -> dict[str, Any]:
     part = w.part
     if part is None:
-        return {"unit": parts.CPU_UNIT if w.vendor == "cpu" else None}
+        return {"unit": CPU_UNIT if w.vendor == "cpu" else None}
     return {
         "unit": part.unit or None,
         "fp8_encoding": part.fp8,
@@ -179,7 +103,7 @@ def _part(w: Host) -> dict[str, Any]:
     }
 
 
-def _spoofed(w: Host) -> dict[str, Any]:
+def _spoofed(w: Machine) -> dict[str, Any]:
     """Whether the runtime was told another instruction set than the chip has: then the arch is what code ran as, not the chip."""
     override = w.environ.get("HSA_OVERRIDE_GFX_VERSION") or None
     kfd = driver.amd_chip(w.root, w.pci, w.uuid)["kfd_arch"]
@@ -187,11 +111,11 @@ def _spoofed(w: Host) -> dict[str, Any]:
     return {"arch_override": override, "arch_spoofed": bool(override) or bool(kfd and reported and kfd != reported)}
 
 
-def _mig(w: Host) -> dict[str, Any]:
+def _mig(w: Machine) -> dict[str, Any]:
     return {"mig": " MIG " in f" {w.shown('name') or ''} " or (w.uuid or "").startswith("MIG-")}
 
 
-def _torch(w: Host) -> dict[str, Any]:
+def _torch(w: Machine) -> dict[str, Any]:
     version = w.torch.version
     return {
         "torch_version": str(w.torch.__version__),
@@ -203,7 +127,7 @@ def _torch(w: Host) -> dict[str, Any]:
     }
 
 
-def _torch_build(w: Host) -> dict[str, Any]:
+def _torch_build(w: Machine) -> dict[str, Any]:
     text = str(w.torch.__config__.show())
     patterns = {
         "torch_mkl": r"Math Kernel Library Version (\S+)",
@@ -214,39 +138,39 @@ def _torch_build(w: Host) -> dict[str, Any]:
     return {name: match[1] if (match := re.search(pattern, text)) else None for name, pattern in patterns.items()}
 
 
-def _arch_list(w: Host) -> dict[str, Any]:
+def _arch_list(w: Machine) -> dict[str, Any]:
     return {"torch_arch_list": " ".join(w.torch.cuda.get_arch_list()) or None}
 
 
-def _dnn(w: Host) -> dict[str, Any]:
+def _dnn(w: Machine) -> dict[str, Any]:
     return {"miopen_version" if w.vendor == "amd" else "cudnn_version": w.torch.backends.cudnn.version()}
 
 
-def _nccl(w: Host) -> dict[str, Any]:
+def _nccl(w: Machine) -> dict[str, Any]:
     version = w.torch.cuda.nccl.version()
     text = ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
     return {"rccl_version" if w.vendor == "amd" else "nccl_version": text}
 
 
-def _tunable(w: Host) -> dict[str, Any]:
+def _tunable(w: Machine) -> dict[str, Any]:
     """The validators of tuned results: on ROCm the one place that tells hipBLASLt's version."""
     return {f"tunable.{entry[0]}": str(entry[1]) for entry in w.torch.cuda.tunable.get_validators()}
 
 
-def _workspaces(w: Host) -> dict[str, Any]:
+def _workspaces(w: Machine) -> dict[str, Any]:
     names = [name for name in ("cublas_workspace_size", "cublaslt_workspace_size") if hasattr(w.torch.backends.cuda, name)]
     return {f"{name}_bytes": int(getattr(w.torch.backends.cuda, name)()) for name in names}
 
 
-def _torch_threads(w: Host) -> dict[str, Any]:
+def _torch_threads(w: Machine) -> dict[str, Any]:
     return {"torch_threads": int(w.torch.get_num_threads()), "torch_interop_threads": int(w.torch.get_num_interop_threads())}
 
 
-def _torch_cpu(w: Host) -> dict[str, Any]:
+def _torch_cpu(w: Machine) -> dict[str, Any]:
     return {"torch_cpu_capability": str(w.torch.backends.cpu.get_cpu_capability())}
 
 
-def _torch_flags(w: Host) -> dict[str, Any]:
+def _torch_flags(w: Machine) -> dict[str, Any]:
     """The process's own settings, for the record: cases set theirs."""
     read = switches.read_flags(w.torch)
     return {f"flag.{name}": value for name, value in read.items() if name in switches.SWITCHES and value is not None}
@@ -321,7 +245,7 @@ def detect(
     root, environ    another file system root and other variables than this process's (recorded machines)
     hash_libraries   also sha256 of the GPU libraries (seconds)
     """
-    where = Host(torch, device if torch is not None else "cpu", root, os.environ if environ is None else environ, hash_libraries)
+    where = Machine(torch, device if torch is not None else "cpu", root, os.environ if environ is None else environ, hash_libraries)
     values: dict[str, Any] = {name: None for name in fields() if not name.endswith(".")}
     unavailable: dict[str, str] = {}
     for collector in COLLECTORS:
