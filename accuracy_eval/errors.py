@@ -115,14 +115,29 @@ def described(error: BaseException, files: Collection[str] = ()) -> str:
     """
     if isinstance(error, AccuracyEvalError):
         return str(error)
-    said = f"{type(error).__name__}: {first_sentence(error) if str(error).startswith(_OF_A_GPU) else error}"
+    text = plain_text(error)
+    said = f"{type(error).__name__}: {first_sentence(error) if text.startswith(_OF_A_GPU) else text}"
     inside = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name in files]
     return f"{said} ({Path(inside[-1].filename).name}:{inside[-1].lineno})" if inside else said
 
 
+MOST_SAID = 2000  # characters of another program's message
+
+
+def plain_text(error: BaseException) -> str:
+    """What an exception of others says, fit to be stored and shown: what a terminal would obey is written as an escape, a long text is cut,
+    and an exception that cannot say anything is no second exception."""
+    try:
+        text = str(error)
+    except Exception as other:  # noqa: BLE001  whatever a user's __str__ raises
+        return f"(what it says cannot be had: {type(other).__name__})"
+    shown = "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text[:MOST_SAID])
+    return shown if len(text) <= MOST_SAID else f"{shown} … ({len(text)} characters in all)"
+
+
 def first_sentence(error: BaseException) -> str:
     """The first sentence of a library's message: what follows is often a page of dispatcher tables."""
-    lines = str(error).splitlines() or [type(error).__name__]
+    lines = plain_text(error).splitlines() or [type(error).__name__]
     return lines[0].split(". ")[0][:300]
 
 

@@ -281,6 +281,9 @@ class Stream(contextlib.AbstractContextManager["Stream"]):
         return event or Event()
 
 
+DEFAULT_STREAM = Stream()
+
+
 class Graph:
     """A captured graph: the functions called meanwhile, called again on `replay` into the tensors they gave."""
 
@@ -415,7 +418,7 @@ class FakeTorch(_Proxy):
                 "mem_get_info": lambda device=None: (properties.total_memory, properties.total_memory),
                 "Event": Event, "Stream": Stream, "stream": lambda stream: contextlib.nullcontext(stream),
                 "CUDAGraph": lambda: Graph(self), "graph": _capture,
-                "current_stream": lambda device=None: Stream(), "default_stream": lambda device=None: Stream(),
+                "current_stream": lambda device=None: DEFAULT_STREAM, "default_stream": lambda device=None: DEFAULT_STREAM,
                 "manual_seed": lambda seed: None, "manual_seed_all": lambda seed: None, "tunable": tunable,
                 "nccl": types.SimpleNamespace(version=lambda: version),
             },

@@ -151,8 +151,10 @@ def candidate(
     taken.
     """
     get_op(op)
-    if name == "default" or not name or any(c in name for c in "/@. \n\t\0"):
-        raise UsageError(f"candidate name {name!r}: 'default' is the framework's; allowed: a name without '/', '@', '.', spaces")
+    if name == "default" or not name or not name.isprintable() or any(c in name for c in "/@.+ "):
+        raise UsageError(
+            f"candidate name {name!a}: 'default' is the framework's; allowed: a name without '/', '@', '.', '+', spaces, control characters"
+        )
     if (op, name) in _USER or any((c.op, c.name) == (op, name) for c in BUILT_IN):
         raise UsageError(f"candidate {name!r} of {op} is registered twice; give the second another name")
     if contract:
@@ -195,11 +197,11 @@ def _sources(file: Path | None) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes(), usedforsecurity=False).hexdigest()}
 
 
-def _raised_in(file: Path, error: Exception) -> str:
+def _raised_in(file: Path, error: BaseException) -> str:
     """`FILE:LINE: what`: of a mistake of syntax where that is, of any other the innermost line of the file."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file.absolute())]
     return f"{file}:{lines[-1]}: {described(error)}" if lines else f"{file}: {described(error)}"
 
 
@@ -217,7 +219,7 @@ def load_plugin(path: str) -> None:
     before = set(_USER)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         for key in _USER.keys() - before:
             del _USER[key]

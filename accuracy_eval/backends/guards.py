@@ -1,16 +1,20 @@
-"""Around a run: outputs filled with a pattern, checked, and looked at for what no kernel wrote; operands given back as they were."""
+"""Around a run: outputs filled with a pattern, checked, and looked at for what no kernel wrote; operands and the process given back as they
+were."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from accuracy_eval.backends.base import POISONS
-from accuracy_eval.backends.candidates import Candidate
+from accuracy_eval.backends.candidates import Candidate, Run
+from accuracy_eval.backends.surroundings import put_back
 from accuracy_eval.backends.tensors import INTEGERS, integers_of
-from accuracy_eval.errors import UsageError
+from accuracy_eval.errors import UsageError, described
 from accuracy_eval.formats import get_format
 from accuracy_eval.ops.spec import Output
+from accuracy_eval.records import Case
 
 
 def poisoned(torch: Any, device: str, output: Output, byte: int) -> Any:
@@ -28,18 +32,38 @@ def leave_poison(torch: Any, device: str, outputs: Iterable[Output], byte: int) 
     del held
 
 
-def check(candidate: Candidate, outputs: Sequence[Output], result: Mapping[str, Any]) -> None:
-    """UsageError unless the outputs are all there, in shape and format."""
+def contained(candidate: Candidate, device: str) -> Run:
+    """A user's kernel that can do no more to the dump than give a wrong result or raise: its operands are views in a dict of its own, what
+    it changes of its process is put back, and what would end the process is an error of the case."""
+
+    def run(torch: Any, case: Case, tensors: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
+        views = {name: tensor.detach() for name, tensor in tensors.items()}
+        try:
+            with put_back(torch, on_gpu=device != "cpu"):
+                return candidate.run(torch, case, views, out)
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise UsageError(f"candidate {candidate.name!r} raised {described(error)}, which would have ended the dump") from error
+
+    return run
+
+
+def check(candidate: Candidate, outputs: Sequence[Output], result: Mapping[str, Any], device: str) -> None:
+    """UsageError unless the outputs are all there, tensors of the device, in shape and format."""
     for o in outputs:
         if o.name not in result:
-            raise UsageError(f"candidate {candidate.name!r} gave outputs {', '.join(result) or 'none'}; the op has {o.name}")
-        shape, dtype = tuple(result[o.name].shape), str(result[o.name].dtype).removeprefix("torch.")
+            raise UsageError(f"candidate {candidate.name!r} gave outputs {', '.join(map(str, result)) or 'none'}; the op has {o.name}")
+        found, where = result[o.name], f"candidate {candidate.name!r} output {o.name}"
+        if not hasattr(found, "detach"):
+            raise UsageError(f"{where}: a {type(found).__name__}; expected a torch tensor")
+        if found.device.type != device.partition(":")[0]:
+            raise UsageError(f"{where}: on device {found.device.type}; expected {device}")
+        shape, dtype = tuple(found.shape), str(found.dtype).removeprefix("torch.")
         # a byte is what torch gives where it has no dtype of the format, and what kernels return for scales
         accepted = (o.format, "uint8") if get_format(o.format).storage.itemsize == 1 else (o.format,)
         if shape != o.shape or dtype not in accepted:
-            raise UsageError(
-                f"candidate {candidate.name!r} output {o.name}: shape {list(shape)} of {dtype}; expected {list(o.shape)} of {o.format}"
-            )
+            raise UsageError(f"{where}: shape {list(shape)} of {dtype}; expected {list(o.shape)} of {o.format}")
 
 
 def settled(torch: Any, output: Output, tensor: Any, byte: int) -> Any:
@@ -65,6 +89,21 @@ def distinct(torch: Any, tensors: Sequence[Any]) -> tuple[list[Any], int]:
     size = integers[0].element_size()
     first, second = ((t == _pattern(p, size)) for t, p in zip(integers, POISONS, strict=False))
     return found, int((first & second).sum())
+
+
+@contextmanager
+def given_back(torch: Any, tensors: Mapping[str, Any]) -> Iterator[list[str]]:
+    """The block may write to the operands: whether it ends or raises, the next candidate gets them with the bytes that they had. Yields a
+    list that then holds the names of those that were written to."""
+    kept = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    changed: list[str] = []
+    try:
+        yield changed
+    except BaseException:
+        with suppress(RuntimeError):  # a lost device gives nothing back, and what lost it has been said
+            restored(torch, tensors, kept)
+        raise
+    changed += restored(torch, tensors, kept)
 
 
 def restored(torch: Any, tensors: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:

@@ -246,7 +246,7 @@ class _Rows:
         for index in range(share.repeats):
             out = {o.name: self._backend.poisoned(o, POISONS[index % 2]) for o in share.outputs}
             found = self._backend.call(candidate, prepared, out)
-            guards.check(candidate, share.outputs, found)
+            guards.check(candidate, share.outputs, found, self._backend.device)
             runs.append({o.name: self._backend.tensors.to_host(found[o.name], o.format).result().copy() for o in share.outputs})
             changed |= dict.fromkeys(guards.restored(self._backend.torch, tensors, kept))
         return Ran(runs, tuple(changed))

@@ -19,7 +19,7 @@ from accuracy_eval.backends.kernels import parse_kernel, record_kernels
 from accuracy_eval.backends.reference import ready
 from accuracy_eval.backends.tensors import Codes, Tensors
 from accuracy_eval.backends.together import Together
-from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError
+from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError, plain_text
 from accuracy_eval.formats import get_format
 from accuracy_eval.ops.operands import nan_in_c
 from accuracy_eval.ops.registry import get_op
@@ -201,11 +201,10 @@ class TorchBackend:
             raise UnsupportedCase(reason)
         if op.ranks is not None:
             return self._together.run(prepared, candidate, outputs, repeats)
-        # kernels of others may write to their operands; the copy also gives the next candidate what it should have
-        kept = {} if candidate.built_in else {n: t.detach().clone() for n, t in prepared.tensors.items()}
         certificate = self._certificate(prepared) if certify and certifiable(case) else None
-        runs, checked = self._runs(prepared, candidate, outputs, max(1, repeats), certificate)
-        changed = guards.restored(self.torch, prepared.tensors, kept)
+        with guards.given_back(self.torch, {} if candidate.built_in else prepared.tensors) as changed:
+            runs, checked = self._runs(prepared, candidate, outputs, max(1, repeats), certificate)
+            names = self._kernels(candidate, prepared, outputs) if kernels else {}
         if self.on_gpu:
             self.torch.cuda.synchronize()
         # variables that beat the switches: the result stands, and the report says why it may be off
@@ -213,9 +212,7 @@ class TorchBackend:
         results = tuple(self.result(o, [r[o.name] for r in runs]) for o in outputs)
         if certificate:
             notes["certificate"] = {"runs": len(checked), "wrong": [{"run": i, **w} for i, c in enumerate(checked) if (w := c.wrong())]}
-        if kernels:
-            notes |= self._kernels(candidate, prepared, outputs)
-        return Outcome(results, len(runs), {name: note for name, note in notes.items() if note}, timeline)
+        return Outcome(results, len(runs), {name: note for name, note in (notes | names).items() if note}, timeline)
 
     def _runs(
         self, prepared: Prepared, candidate: Candidate, outputs: Sequence[Output], count: int, certificate: Certificate | None
@@ -230,7 +227,7 @@ class TorchBackend:
                 self.leave_poison(outputs, poison)
                 with self.tensors.stage("run", handled):
                     result = self.call(candidate, prepared, out)
-                guards.check(candidate, outputs, result)
+                guards.check(candidate, outputs, result, self.device)
                 if not candidate.built_in:  # a kernel may hand out the same buffer on every call
                     result = {name: t.detach().clone() for name, t in result.items()}
                 runs.append({o.name: guards.settled(self.torch, o, result[o.name], poison) for o in outputs})
@@ -257,16 +254,18 @@ class TorchBackend:
 
     def call(self, candidate: Candidate, prepared: Prepared, out: dict[str, Any]) -> dict[str, Any]:
         """One run, under the flags that are set. UnsupportedCase where torch says that it has no such thing."""
+        run = candidate.run if candidate.built_in else guards.contained(candidate, self.device)
         try:
             with warnings.catch_warnings():
                 # autograd's own thread meets the GPU for the first time; it then does what the warning says
                 warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
-                return candidate.run(self.torch, prepared.case, prepared.tensors, out)
+                return run(self.torch, prepared.case, prepared.tensors, out)
         except UnsupportedCase:
             raise
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-            if isinstance(error, NotImplementedError) or "not implemented for" in str(error) or "not supported" in str(error):
-                raise UnsupportedCase(f"torch {self.torch.__version__}: {str(error).splitlines()[0]}") from error
+            text = plain_text(error)
+            if isinstance(error, NotImplementedError) or "not implemented for" in text or "not supported" in text:
+                raise UnsupportedCase(f"torch {self.torch.__version__}: {text.splitlines()[0]}") from error
             raise
 
     def poisoned(self, output: Output, byte: int) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from accuracy_eval.cli import completion
+from accuracy_eval.cli.aside import printing_aside
 from accuracy_eval.cli.attended import attended_progress
 from accuracy_eval.cli.last_words import last_words
 from accuracy_eval.cli.progress import progress
@@ -154,7 +155,9 @@ def dump_command(
         return _print_plan(chosen, options["plan_for"], workers, as_json, options)
     if out is None:
         raise click.UsageError("give the dump to write: -o FILE")
-    with _resumable(out), _opened(device, encoding, workers, out, options) as backend:
+    # the lines of an attended dump are told from others by who reads them
+    aside = contextlib.nullcontext() if attended else printing_aside()
+    with aside, _resumable(out), _opened(device, encoding, workers, out, options) as backend:
         opened = time.monotonic()
         with attended_progress() if attended else progress("dump", quiet=quiet or as_json) as update:
             summary = dump(
