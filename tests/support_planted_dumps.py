@@ -142,6 +142,12 @@ def _without_activation(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
     return encode(np.concatenate([p.values for p in epilogue_panels(problem, Epilogue("none"))]), fmt)
 
 
+def _uncentred(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
+    """A layer norm that subtracts no mean."""
+    x, weight, bias = (decode(inputs[n].codes, inputs[n].format) for n in ("x", "weight", "bias"))
+    return encode(x / np.sqrt((x * x).mean(axis=1, keepdims=True) + 1e-5) * weight + bias, fmt)
+
+
 def _coded(recipe: str, fmt: str, size: int = 128) -> Case:
     shape = (("m", size), ("n", size), ("k", 512))
     return make_case("gemm", shape, layout="nt", format=fmt, recipe=recipe, out_format="float32", lane="coded")
@@ -210,6 +216,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted("scale-index", _coded("mxfp8", "fp8_e4m3", 96), "d", _with_scales(lambda a, b: (np.roll(a, -1, axis=1), b))),
     Planted("epilogue-step", make_case("gemm_epilogue", GEMM, layout="nt", options={"activation": "silu", "bias": True}), "y",
             _without_activation),
+    Planted("formula-step", make_case("layernorm", (("m", 32), ("n", 96)), format="bfloat16"), "y", _uncentred),
     Planted("wrong-index", make_case("embedding", (("t", 48), ("v", 64), ("n", 40)), format="bfloat16"), "y", _next_word),
     Planted("softmax-scale", _attention("fwd", lse=True), "out", _attended(1 / 32, 32, 32, [0, 0, 1, 1])),
     Planted("wrong-mask", _attention("fwd", causal=True), "out", _attended(32**-0.5, 1, 32, [0, 0, 1, 1])),

@@ -5,8 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 import support_formulas as formulas
+import support_formulas_rows as rows
 from support_formulas import healthy, planted
-from support_ops import Known
+from support_ops import Known, codes_of
 
 from accuracy_eval.formats import encode
 from accuracy_eval.records import Verdict
@@ -14,6 +15,8 @@ from accuracy_eval.records import Verdict
 SMOOTHED = {"reduction": "none", "smoothing": 0.1}
 ROUTED = [{"score": s, "normalised": n} for s in ("softmax", "sigmoid") for n in (False, True)]
 FULL = {"bias": True, "alpha": 0.75, "output_scale": 1.25}
+
+NORMS = [((33, 200), {"direction": d}) for d in ("fwd", "bwd")]
 
 # op -> (formula, its mistakes, usual cases in small: shape, what make_case takes besides)
 OPS = {
@@ -28,9 +31,22 @@ OPS = {
         ((1024, 2000, 16), {"direction": "fwd"}), *(((1024, 16, 64), {"direction": "bwd", "lane": lane}) for lane in ("random", "exact")),
         ((1024, 2000, 16), {"direction": "bwd"}),
     ]),
+    "layernorm": (rows.norm, rows.NORM, NORMS), "rmsnorm": (rows.norm, rows.NORM, NORMS),
+    "rope": (rows.rope, rows.ROPE, [((40, 6, 32), {"direction": d}) for d in ("fwd", "bwd")]),
 }  # fmt: skip
 FORMATS = ("float32", "bfloat16")
-MISTAKES = [(op, name) for op, (_, faults, _) in OPS.items() for name in faults]
+OF_LAYERNORM = (
+    "no mean",
+    "a mean without its last column",
+    "a mean of the row before",
+    "h of the operand as it is",
+    "a variance about zero",
+    "no mean of the gradient",
+    *(name for name in rows.NORM if "bias" in name),
+)  # what an RMS norm does not have
+OF_RMSNORM = ("a mean that is subtracted", "a mean of the gradient, where there is none")  # what a layer norm has anyway
+WITHOUT = {"layernorm": OF_RMSNORM, "rmsnorm": OF_LAYERNORM}
+MISTAKES = [(op, name) for op, (_, faults, _) in OPS.items() for name in faults if name not in WITHOUT.get(op, ())]
 
 
 @cache
@@ -83,3 +99,26 @@ def test_a_wrong_gradient_through_an_activation_fails(activation, name):
     at = planted(*formulas.ACTIVATION_GRADIENT[activation, name])
     known = [k for fmt in FORMATS for k in activated(activation, fmt)]
     assert any(Verdict.FAIL in verdicts(k, formulas.activation_gradient, at) for k in known)
+
+
+@pytest.mark.parametrize(("name", "op", "output"), rows.NAMED, ids=lambda x: x)
+def test_a_step_of_a_norm_or_a_rotary_embedding_is_named(name, op, output):
+    formula, faults, _ = OPS[op]
+    steps = set()
+    for known in cases(op):
+        if output in known.outputs:
+            found = formula(known.values, known.case, planted(*faults[name]))[output]
+            side = known.judged(output, np.broadcast_to(np.asarray(found, np.float64), known.outputs[output].shape))
+            steps |= {d.evidence["step"] for d in side.diagnoses if d.code == "formula-step"}
+            assert side.verdict is Verdict.PASS or "truncation-bias" not in codes_of(side)
+    assert steps == {rows.NAMED[name, op, output]}
+
+
+@pytest.mark.parametrize("op", ["layernorm", "rmsnorm", "rope"])
+def test_no_other_mistake_is_taken_for_a_step(op):
+    formula, faults, _ = OPS[op]
+    for name in faults.keys() - {named for named, *_ in rows.NAMED} - rows.ALIKE:
+        for known in cases(op):
+            for output, found in formula(known.values, known.case, planted(*faults[name])).items():
+                side = known.judged(output, np.broadcast_to(np.asarray(found, np.float64), known.outputs[output].shape))
+                assert "formula-step" not in codes_of(side), (name, output, known.case.format)

@@ -26,6 +26,7 @@ from accuracy_eval.diagnose import (
     products,
     sampling,
     scales,
+    steps,
     values,
 )
 from accuracy_eval.diagnose.context import Context, Finding, Look
@@ -83,6 +84,7 @@ _ATTENTION = ("softmax-scale", "wrong-mask", "keys-missing", "wrong-kv-head", "w
 _OF_PRODUCT = (
     "wrong-layout",
     "epilogue-step",
+    "formula-step",
     "wrong-index",
     "scale-ignored",
     "scale-swapped",
@@ -177,6 +179,8 @@ CODES: dict[str, Code] = {
         Code("epilogue-step", "cause", "{step}", "a step after the product is left out or exchanged",
              "check the epilogue the kernel was built with, and the order of its operands", ("step",), epilogues.epilogue_step,
              with_=("gain",)),
+        Code("formula-step", "cause", "{step}", "a step of a norm or a rotary embedding is left out or exchanged",
+             "check that step of the kernel, and the option or operand that it takes", ("step",), steps.formula_step, with_=("gain",)),
         Code("wrong-index", "cause", "indices of operand {operand} are used {how}", "every index is one off, or counted from the other end",
              "check where the kernel's numbering starts and in which order it goes", ("operand",), indices.wrong_index, with_=("gain",)),
         Code("lost-rank", "cause", "what rank {rank} gave is missing from the sum{where}", "one rank of a collective does not take part",
@@ -224,8 +228,8 @@ CODES: dict[str, Code] = {
              _first(values.flush_to_zero, products.operands_flushed), _OUT),
         Code("gain", "cause", "the output is {value} × the expected values{power}", "one factor everywhere",
              "compare alpha, scales and encodings with this factor", ("value", "power_of_two"), values.gain,
-             (*_OUT, "fp8-encoding", "accumulator-plateau", "transposed", "epilogue-step", *_COLLECTIVE, *_ATTENTION, "k-tail-missing",
-              "lost-k", *_SCALES, *_NARROW)),
+             (*_OUT, "fp8-encoding", "accumulator-plateau", "transposed", "epilogue-step", "formula-step", *_COLLECTIVE, *_ATTENTION,
+              "k-tail-missing", "lost-k", *_SCALES, *_NARROW)),
         Code("range-violation", "cause", "{op} is {value} at {index}, outside [{low}, {high}]", "a value the function cannot have",
              "look at the argument there with the reproducer", ("index",), values.range_violation),
         Code("tail-flush", "cause", "{op} is zero for every argument {side} {from_value}, where its value is a normal number",

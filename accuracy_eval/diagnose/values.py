@@ -16,6 +16,7 @@ from accuracy_eval.messages import number, numbers_apart
 
 ENCODED = ("fp8_e4m3", "fp8_e5m2")  # families with two encodings
 FACTORS = ("alpha", "result_scale")  # options that multiply the whole output
+SUMS = ("", "gemm", "batched_gemm", "grouped_gemm", "gemm_epilogue", "sum", "mean")  # ops whose elements are sums; "": it is not known
 EXPLAINED = 0.03  # of the error's energy may remain once a gain is taken out: a lost part of K leaves more than half
 # where an op's values lie; a correctly rounded result may touch the ends
 RANGES: dict[str, tuple[float, float]] = {
@@ -271,7 +272,8 @@ def truncation_bias(look: Look) -> Finding | None:
     """Errors pulled toward zero: a cast that truncates, or an adder that does, beyond what the contract allows.
 
     A part of K that is missing pulls toward zero as well, but then the pull (0.8 × NSR of the error's own size) is no larger than
-    the error; a truncating adder's is 0.65 of its spread however small the error is.
+    the error; a truncating adder's is 0.65 of its spread however small the error is. What is more than a sum (a norm, a softmax) may be
+    pulled so by a wrong scale or mean.
     """
     m = look.metrics
     if m["nonfinite_mismatch"] or m["finite_pairs"] < 256:
@@ -280,7 +282,7 @@ def truncation_bias(look: Look) -> Finding | None:
     if cast is not None:
         return cast
     pull, error = m.get("bias_sigma"), m.get("rel_fro")
-    if pull is None or not error or not look.over_budget or look.exact or m["finite_pairs"] < 1024:
+    if look.context.op not in SUMS or pull is None or not error or not look.over_budget or look.exact or m["finite_pairs"] < 1024:
         return None
     if not -1.0 <= pull <= -0.4 or error > 0.05 or -pull < 4 * error:
         return None

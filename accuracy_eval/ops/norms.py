@@ -34,7 +34,7 @@ from accuracy_eval.records import Case
 OPTIONS = {"eps": Option(1e-5, "added to the variance or mean square")}
 
 
-def _eps(case: Case) -> float:
+def eps_of(case: Case) -> float:
     return float(option_of(OPTIONS, case, "eps"))
 
 
@@ -53,7 +53,7 @@ def _outputs(centred: bool, case: Case, encoding: Encoding) -> tuple[Output, ...
 
 
 def _expression(centred: bool, torch: Any, case: Case, t: Mapping[str, Any]) -> Any:
-    shape, eps = (case.dims["n"],), _eps(case)
+    shape, eps = (case.dims["n"],), eps_of(case)
     if centred:
         return torch.nn.functional.layer_norm(t["x"], shape, t["weight"], t["bias"], eps)
     return torch.nn.functional.rms_norm(t["x"], shape, t["weight"], eps)
@@ -68,7 +68,7 @@ def _torch(centred: bool, torch: Any, case: Case, t: Mapping[str, Any], out: Map
 
 def _reference(centred: bool, case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     values = {n: decode(c.codes, c.format) for n, c in inputs.items()}
-    problem = Norm(values["x"], values["weight"], values.get("bias"), centred, _eps(case), inputs["x"].format)
+    problem = Norm(values["x"], values["weight"], values.get("bias"), centred, eps_of(case), inputs["x"].format)
 
     @cache
     def results() -> dict[str, Result]:
@@ -88,8 +88,8 @@ def _reference(centred: bool, case: Case, inputs: Inputs, encoding: Encoding, co
 
 
 def _refuse(case: Case) -> str | None:
-    if _eps(case) < 0:
-        return f"option eps={_eps(case)}; allowed: 0 or more"
+    if eps_of(case) < 0:
+        return f"option eps={eps_of(case)}; allowed: 0 or more"
     return None if case.dims["n"] else "a norm of an empty axis has no value"
 
 
