@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from accuracy_eval.errors import unknown
 
@@ -158,14 +158,6 @@ def part_named(name: str) -> Part | None:
     parts = [p for p in PARTS.values() if p.unit == unit]
     exact = [p for p in parts if words in {_plain(p.arch), *map(_plain, p.names)}]
     return next(iter([*exact, *(p for p in parts if p.names), *parts]), None)
-
-
-def unit_of(platform: Mapping[str, Any]) -> str | None:
-    """Canonical unit id of a detected platform: by vendor and architecture, never by name. None where unknown or without matrix unit."""
-    if platform.get("vendor") == "cpu":
-        return CPU_UNIT
-    part = part_of(platform.get("arch"))
-    return part.unit or None if part and part.vendor == platform.get("vendor") else None
 
 
 @cache

@@ -6,7 +6,7 @@ import pytest
 from support_fake_torch import device_names, device_record
 
 from accuracy_eval.errors import UsageError
-from accuracy_eval.parts import PARTS, aliases, part_of, resolve_unit, unit_of
+from accuracy_eval.parts import PARTS, aliases, part_of, resolve_unit
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,6 @@ def test_an_unknown_nvidia_part_gets_what_its_generation_guarantees_and_no_unit(
 @pytest.mark.parametrize("arch", [None, "", "gfx9999", "x86_64"])
 def test_other_unknown_architectures_have_no_part(arch: str | None) -> None:
     assert part_of(arch) is None
-
-
-def test_the_unit_of_a_platform_needs_the_vendor_to_agree() -> None:
-    assert unit_of({"vendor": "amd", "arch": "gfx942"}) == "cdna3"
-    assert unit_of({"vendor": "nvidia", "arch": "gfx942"}) is None
-    assert unit_of({"vendor": "nvidia", "arch": "sm_61"}) is None
-    assert unit_of({"vendor": "cpu", "arch": "x86_64"}) == "cpu"
-    assert unit_of({}) is None
 
 
 def test_only_cdna3_takes_the_fnuz_encoding() -> None:

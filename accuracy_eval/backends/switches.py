@@ -196,18 +196,26 @@ def read_flags(torch: Any) -> dict[str, Any]:
         warnings.simplefilter("ignore")
         for switch in SWITCHES.values():
             try:
-                values[switch.name] = switch.read(torch)
+                values[switch.name], how = _read(switch, torch)
             except Exception as error:  # noqa: BLE001 - a record with a hole is worth more than no record
-                values[switch.name] = None
-                if switch.fallback:
-                    try:
-                        values[switch.name] = switch.fallback[1](torch)
-                        readings[switch.name] = switch.fallback[0]
-                        continue
-                    except Exception as second:  # noqa: BLE001 - as above
-                        error.add_note(str(second))
-                unavailable[switch.name] = reason(error)
+                values[switch.name], unavailable[switch.name] = None, reason(error)
+            else:
+                readings |= {switch.name: how} if how else {}
     return {**values, "readings": readings, "unavailable": unavailable}
+
+
+def _read(switch: Switch, torch: Any) -> tuple[Any, str]:
+    """A switch's value, and how it was read where that is another way than the usual; raises what the usual way raised."""
+    try:
+        return switch.read(torch), ""
+    except Exception as error:
+        if switch.fallback:
+            how, read = switch.fallback
+            try:
+                return read(torch), how
+            except Exception as second:  # noqa: BLE001 - the first error is the one to tell
+                error.add_note(str(second))
+        raise
 
 
 def reason(error: BaseException) -> str:

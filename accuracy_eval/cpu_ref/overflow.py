@@ -79,27 +79,19 @@ def taken_as_right(overflows: Overflows, fmt: str, codes: Codes, values: Values,
     return odd if odd.any() else None
 
 
+class _Terms(NamedTuple):
+    """Of elements of a product: the sums of its positive and of its negative terms, without their factor; whether a term is Inf or NaN;
+    whether one that is may be lost where an operand is flushed to zero."""
+
+    high: Values
+    low: Values
+    given: Flags
+    lost: Flags
+
+
 def _product_overflows(problem: Gemm, limit: float, flushes: bool, rows: Indices, columns: Indices) -> Reached:
-    high, low = np.zeros(len(rows)), np.zeros(len(rows))
-    given, lost = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
-    some_rows, row_of = np.unique(rows, return_inverse=True)
-    some_columns, column_of = np.unique(columns, return_inverse=True)
-    step = max(1, min(LINES, BLOCK_ELEMENTS // max(problem.k, 1)))
     with np.errstate(over="ignore"):
-        for i in range(0, len(some_rows), step):
-            left = problem.a_rows(some_rows[i : i + step])
-            a, odd_left = np.concatenate(_parts(left), axis=1), _odd(left, 1)
-            for j in range(0, len(some_columns), step):
-                here = (row_of // step == i // step) & (column_of // step == j // step)
-                if here.any():
-                    right = problem.b_columns(some_columns[j : j + step])
-                    positive, negative = _parts(right)
-                    at = row_of[here] - i, column_of[here] - j
-                    high[here] = (a @ np.concatenate([positive, negative]))[at]
-                    low[here] = (a @ np.concatenate([negative, positive]))[at]
-                    given[here] = odd_left[at[0]] | _odd(right, 0)[at[1]]
-                    if flushes and given[here].any():
-                        lost[here] = lost_infinities(left, right)[at]
+        high, low, given, lost = _terms(problem, flushes, rows, columns)
         up, down = _beyond(high, low, limit, problem.k)
         alpha, beta = problem.scalars
         scaled = (high * alpha, low * alpha) if alpha >= 0 else (low * -alpha, high * -alpha)
@@ -112,6 +104,29 @@ def _product_overflows(problem: Gemm, limit: float, flushes: bool, rows: Indices
         above, below = (s + np.maximum(sign * c, 0) + np.maximum(sign * bias, 0) for s, sign in zip(scaled, (1, -1), strict=True))
         late = _beyond(above, below, limit, problem.k)
         return Reached(up | late[0], down | late[1], given, lost)
+
+
+def _terms(problem: Gemm, flushes: bool, rows: Indices, columns: Indices) -> _Terms:
+    high, low, given, lost = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows), bool), np.zeros(len(rows), bool)
+    some_rows, row_of = np.unique(rows, return_inverse=True)
+    some_columns, column_of = np.unique(columns, return_inverse=True)
+    step = max(1, min(LINES, BLOCK_ELEMENTS // max(problem.k, 1)))
+    for i in range(0, len(some_rows), step):
+        left = problem.a_rows(some_rows[i : i + step])
+        a, odd_left = np.concatenate(_parts(left), axis=1), _odd(left, 1)
+        for j in range(0, len(some_columns), step):
+            here = (row_of // step == i // step) & (column_of // step == j // step)
+            if not here.any():
+                continue
+            right = problem.b_columns(some_columns[j : j + step])
+            positive, negative = _parts(right)
+            at = row_of[here] - i, column_of[here] - j
+            high[here] = (a @ np.concatenate([positive, negative]))[at]
+            low[here] = (a @ np.concatenate([negative, positive]))[at]
+            given[here] = odd_left[at[0]] | _odd(right, 0)[at[1]]
+            if flushes and given[here].any():
+                lost[here] = lost_infinities(left, right)[at]
+    return _Terms(high, low, given, lost)
 
 
 def _stacked(parts: Sequence[tuple[int, Overflows | None]], rows: Indices, columns: Indices) -> Reached:

@@ -283,17 +283,21 @@ def gradient_limit(
             if f.saved:
                 allowed += n * g * np.where(value == 0.0, 0.0, np.abs(slope / value) * ulp(value, out))
             if f.sensitivity is not None:
-                cancelled = f.sensitivity(xs, value, np.abs(slope))
-                lost = out.eps * cancelled
-                if f.vanishing is not None:
-                    left = 2.0 * f.vanishing(xs)
-                    short = np.minimum(lost, left + 4.0 * get_format("float32").eps * cancelled) if out.bits <= 16 else lost
-                    lost = np.where(cancelled > 0.0, short, left)
-                allowed += n * g * lost
+                allowed += n * g * _lost(f, out, xs, f.sensitivity(xs, value, np.abs(slope)))
             for tail in _tails(f, out):
                 allowed += np.where(_inside(tail, xs), g * tail.absolute, 0.0)
             results.append(np.where(np.isfinite(dx), allowed, 0.0))
     return tuple(results)
+
+
+def _lost(f: Function, out: Format, xs: Values, cancelled: Values) -> Values:
+    """What one ulp of the terms that cancel in a slope leaves of error in it; cancelled: their size."""
+    lost: Values = out.eps * cancelled
+    if f.vanishing is None:
+        return lost
+    left = 2.0 * f.vanishing(xs)
+    short = np.minimum(lost, left + 4.0 * get_format("float32").eps * cancelled) if out.bits <= 16 else lost
+    return np.where(cancelled > 0.0, short, left)
 
 
 def region(fn: str | Function, x: Any, ref: Any, fmt: str | Format) -> NDArray[np.uint8]:

@@ -35,14 +35,6 @@ def normal_table() -> NDArray[np.int32]:
     return np.frombuffer(raw, "<i4").astype(np.int32, copy=False)
 
 
-def normal_entry(u: int) -> int:
-    """q[u] of the package data from its definition, by mpmath at 40 digits: no entry is closer than 1.8e-5 to a rounding midpoint."""
-    import mpmath
-
-    with mpmath.workdps(40):
-        return int(mpmath.nint(mpmath.erfinv(mpmath.mpf(2 * u + 1) / 65536 - 1) * mpmath.sqrt(2) * 2**20))
-
-
 @cache
 def source_table(source: Source) -> NDArray[Any]:
     """Value [65536] of each u16 under a source, float64 (all exact in float32). Read-only."""
