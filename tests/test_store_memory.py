@@ -20,6 +20,7 @@ from accuracy_eval.json_data import to_json
 from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store import Dump, content_digest, merge
 from accuracy_eval.store.compact import Shared
+from accuracy_eval.store.guard import dataset, open_file
 from accuracy_eval.store.json_stream import members
 
 
@@ -67,6 +68,19 @@ def test_an_open_dump_takes_little_memory_a_record(tmp_path: Path) -> None:
     held, most = ((b - a) / (many - few) for a, b in zip(small, large, strict=True))
     assert held < 1500
     assert most < 3000
+
+
+def test_what_hdf5_keeps_of_a_file_that_is_read_through_stays_small(tmp_path: Path) -> None:
+    """Half a kilobyte a dataset stayed, up to 32 MiB a file."""
+    path = tmp_path / "many.h5"
+    with h5py.File(path, "w", libver=("v108", "v110")) as f:
+        f.attrs["schema"] = "accuracy-eval-dump/1.0"
+        for i in range(1000):
+            f[f"/cases/{i}/default/d"] = np.arange(4, dtype=np.uint16)
+    with open_file(path) as file:
+        for i in range(1000):
+            dataset(file, path, f"/cases/{i}/default/d")
+        assert file.get_mdc_size()[2] <= 1 << 18
 
 
 def _varied() -> list[CaseRecord]:

@@ -24,6 +24,7 @@ from accuracy_eval.store.schema import check_schema
 MAX_BYTES = 1 << 40  # of one dataset
 MAX_DOCUMENT_BYTES = 1 << 30  # of /index and /run: 10,000 cases take about 15 MB
 DOCUMENT_PIECE_BYTES = 1 << 20
+METADATA_CACHE_BYTES = 1 << 18  # HDF5's own grows to 32 MiB a file; a dataset is looked up once
 MAX_EXPANSION = 100  # uncompressed over stored bytes; a real gzip of codes stays below 10
 FREE_EXPANSION_BYTES = 1 << 24  # below this an expansion costs nothing
 FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32"}
@@ -60,6 +61,10 @@ def open_file(path: Path) -> Iterator[Any]:
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_file_locking(False, True)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)  # with the file, everything opened through it
+    cache = access.get_mdc_config()
+    cache.max_size = cache.initial_size = METADATA_CACHE_BYTES
+    cache.min_size = min(cache.min_size, METADATA_CACHE_BYTES)
+    access.set_mdc_config(cache)
     try:
         file = h5py.h5f.open(os.fsencode(path), h5py.h5f.ACC_RDONLY, access)
     except OSError as e:

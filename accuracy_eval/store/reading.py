@@ -51,7 +51,7 @@ class Dump:
         self.platform: Mapping[str, Any] = self.platforms[0]
         self._contents = contents
         self._items: dict[Key, Item] = {i.entry.key: i for i in contents.items}
-        self._verified: set[str] = set()
+        self._verified: set[tuple[Path, str]] = set()
         self._lenders: tuple[Dump, ...] = ()
         self._open: OrderedDict[Path, tuple[ExitStack, Any]] = OrderedDict()
         self._keeping = 0
@@ -180,8 +180,8 @@ class Dump:
     def view(self, record: CaseRecord, tensor: str | TensorRecord, *, verify: bool = True) -> Codes:
         """The codes as [rows, cols], read-only: cols is the last dimension (0-d and 1-d: one row).
 
-        Large tensors are mapped, not read: memory is bounded by what the caller touches. `verify` reads them once, and only once
-        for as long as the dump is open.
+        Large tensors are mapped, not read: memory is bounded by what the caller touches. `verify` reads those once, and only once
+        for as long as the dump is open; small ones each time, for they are read anyway.
         """
         if lent := self._borrowed(record, tensor):
             return lent[0].view(lent[1], lent[2], verify=verify)
@@ -191,9 +191,11 @@ class Dump:
         if codes is None:
             codes = self._read(t, file)
             codes.flags.writeable = False
-        if verify and f"{file}:{t.path}" not in self._verified:
+            if verify:
+                self._verify(t, file, codes)
+        elif verify and (file, t.path) not in self._verified:  # only what is mapped can be viewed again without being read
             self._verify(t, file, codes)
-            self._verified.add(f"{file}:{t.path}")
+            self._verified.add((file, t.path))
         return codes.reshape(rows, cols)
 
     def verify_all(self, *, threads: int | None = None, progress: Callable[[int, int], None] | None = None) -> int:
