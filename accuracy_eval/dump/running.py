@@ -31,6 +31,7 @@ from accuracy_eval.timeline import Timeline
 
 MOST_IN_FLIGHT = 16 << 30  # bytes of operands and outputs on the host that are not yet digested and written
 LEAST_IN_FLIGHT = 1 << 30
+MOST_CASES_IN_FLIGHT = 128  # where a disk takes longer for a small case than the device, all that is left of a suite would wait for it
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Runner:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.lost = False
-        self._budget = _Budget(in_flight_bytes())
+        self._budget = _Budget(in_flight_bytes(), MOST_CASES_IN_FLIGHT)
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="write")
 
     @contextmanager
@@ -284,20 +285,27 @@ def in_flight_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
 
 
 class _Budget:
-    """Bytes that may be on their way to the disk; `take` waits until they fit (one item always does)."""
+    """Bytes and cases that may be on their way to the disk; `take` waits until another fits (one always does)."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit, self.used, self._changed = limit, 0, Condition()
+    def __init__(self, most_bytes: int, most_cases: int) -> None:
+        self._most_bytes, self._most_cases = most_bytes, most_cases
+        self._bytes = self._cases = 0
+        self._changed = Condition()
 
     def take(self, size: int) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self.used == 0 or self.used + size <= self.limit)
-            self.used += size
+            self._changed.wait_for(lambda: self._fits(size))
+            self._bytes += size
+            self._cases += 1
 
     def give(self, size: int) -> None:
         with self._changed:
-            self.used -= size
+            self._bytes -= size
+            self._cases -= 1
             self._changed.notify_all()
+
+    def _fits(self, size: int) -> bool:
+        return not self._cases or (self._cases < self._most_cases and self._bytes + size <= self._most_bytes)
 
 
 def _size(sources: Sequence[Source], outcome: Outcome | None) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from accuracy_eval.errors import CorruptFile
 
 _SPACE = " \t\n\r"
-_AFTER_A_VALUE = frozenset(f",]}}{_SPACE}")
+_AFTER_A_VALUE = frozenset(f":,]}}{_SPACE}")
 _DECODER = json.JSONDecoder()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -174,7 +175,7 @@ def _write(contents: Contents, out: Path, progress: Callable[[int, int], None] |
 def _build(temporary: Path, contents: Contents) -> list[_Copy]:
     """The new file with documents and room for every dataset; returns what must be copied into that room."""
     copies: list[_Copy] = []
-    with Builder(temporary) as builder, _OpenFiles() as sources:
+    with Builder(temporary) as builder, _OpenFiles(i.entry.file for i in contents.items) as sources:
         # documents first: a reader that opens the file finds them in its first pages
         builder.document("index", index_document(contents.info, [i.entry for i in contents.items]))
         builder.document("run", run_document(contents.run()))
@@ -183,35 +184,45 @@ def _build(temporary: Path, contents: Contents) -> list[_Copy]:
             stored = [t for t in record.tensors if t.path]
             for t in stored:
                 copies.extend(_place(builder, sources.get(source), source, record, t))
+            sources.used(source)
     return copies
 
 
 class _OpenFiles:
-    """The last few source files, kept open: records of one file need not be neighbours in the order of the result."""
+    """The last few source files, kept open until their last record: those of one file need not be neighbours in the order of the result.
+
+    uses  the file of each record
+    """
 
     LIMIT = 32
 
-    def __init__(self) -> None:
+    def __init__(self, uses: Iterable[Path]) -> None:
+        self._left = Counter(uses)
         self._open: dict[Path, tuple[Any, ExitStack]] = {}
 
     def __enter__(self) -> _OpenFiles:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        while self._open:
-            self._close_oldest()
+        for path in list(self._open):
+            self._close(path)
 
     def get(self, path: Path) -> Any:
         if path not in self._open:
             if len(self._open) >= self.LIMIT:
-                self._close_oldest()
+                self._close(next(iter(self._open)))
             stack = ExitStack()
             self._open[path] = stack.enter_context(open_file(path)), stack
         return self._open[path][0]
 
-    def _close_oldest(self) -> None:
-        oldest = next(iter(self._open))
-        self._open.pop(oldest)[1].close()
+    def used(self, path: Path) -> None:
+        """A record of that file is done."""
+        self._left[path] -= 1
+        if not self._left[path] and path in self._open:
+            self._close(path)
+
+    def _close(self, path: Path) -> None:
+        self._open.pop(path)[1].close()
 
 
 def _place(builder: Builder, file: Any, source: Path, record: CaseRecord, t: TensorRecord) -> list[_Copy]:
