@@ -21,6 +21,11 @@ def make_file(path: Path, size: int, seed: int = 0) -> Path:
     return path
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, by its path from there."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
 def sha256_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 

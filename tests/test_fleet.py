@@ -24,6 +24,7 @@ from support_hosts import running_hosts
 from support_interrupts import HEARING
 from support_proxy import DelayProxy
 from support_sshd import Server
+from support_transfer import files_of
 
 from accuracy_eval import __version__
 from accuracy_eval.cli import run
@@ -100,10 +101,6 @@ def lab(tmp_path: Path, hosts: list[Server]) -> Lab:
     return Lab(tmp_path, hosts)
 
 
-def _tree(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
 def _at_work_in(folder: Path) -> list[str]:
     """Command lines of processes whose working folder is this one."""
     found = []
@@ -172,8 +169,8 @@ def test_a_fleet_with_a_host_that_dies_a_slow_one_and_an_old_one(lab: Lab, capsy
 
     by_hand = lab.folder / "by-hand"
     assert run(["compare", *map(str, paths), "-o", str(by_hand), "-q", *(w for name in "abc" for w in ("--label", name))]) == 0
-    assert _tree(by_hand) == _tree(lab.folder / "out" / "report")
-    assert {"results.json", "summary.xlsx"} < set(_tree(by_hand))
+    assert files_of(by_hand) == files_of(lab.folder / "out" / "report")
+    assert {"results.json", "summary.xlsx"} < set(files_of(by_hand))
     arguments = ["dump", str(lab.folder / "suite.toml"), "--device", "reference", "-o", str(lab.folder / "hand.h5"), "-q"]
     assert run(arguments) == 0
     assert {Dump.open(p).content_digest for p in (*paths[:2], lab.folder / "hand.h5")} == {Dump.open(paths[0]).content_digest}

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from support_arrays import coded
 
 import accuracy_eval as ae
 from accuracy_eval.cases import make_case
@@ -14,10 +15,6 @@ from accuracy_eval.cpu_ref.reduce import reduce
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Coded
-
-
-def coded(values, fmt):
-    return Coded(encode(np.asarray(values, np.float64), fmt), fmt)
 
 
 def dot(a, b, result, fmt="float32"):

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from support_arrays import coded
 
 import accuracy_eval as ae
 from accuracy_eval.cases import make_case
@@ -17,10 +18,6 @@ from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Coded
 
 F32 = float(np.finfo(np.float32).max)
-
-
-def coded(values, fmt="float32"):
-    return Coded(encode(np.asarray(values, np.float64), fmt), fmt)
 
 
 # --- emulated sums: float32 additions of float32 terms [..., n] in several orders

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import support_judging
+from support_arrays import coded
 
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import make_case
@@ -14,13 +15,9 @@ from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
-from accuracy_eval.records import Coded, Verdict
+from accuracy_eval.records import Verdict
 
 LARGEST = float(np.finfo(np.float32).max)
-
-
-def coded(values, fmt):
-    return Coded(encode(np.asarray(values, np.float64), fmt), fmt)
 
 
 def verdict_of(case, inputs, name, codes):

@@ -5,15 +5,12 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+from support_arrays import coded
 
 from accuracy_eval.cpu_ref.gemm import Gemm, panels
 from accuracy_eval.cpu_ref.rounding import correctly_rounded, exact_dot, exact_element, round_exact, to_odd
 from accuracy_eval.formats import FORMATS, decode, encode
 from accuracy_eval.records import Coded
-
-
-def coded(values, fmt):
-    return Coded(encode(values, fmt), fmt)
 
 
 def rounded(problem, fmt, **options):

@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+import support_arrays
 
 from accuracy_eval.cpu_ref.gemm import AUTO_FLOP, Gemm, gradient, panels
 from accuracy_eval.cpu_ref.projecting import projections, signs
 from accuracy_eval.cpu_ref.sampling import chance_limit, full_reference, limits, sample_lines, sampled_reference
-from accuracy_eval.formats import decode, encode
-from accuracy_eval.records import Coded
+from accuracy_eval.formats import decode
 
-
-def coded(values, fmt="bfloat16"):
-    return Coded(encode(values, fmt), fmt)
+coded = partial(support_arrays.coded, fmt="bfloat16")
 
 
 def values_of(problem):

@@ -20,6 +20,7 @@ import paramiko
 import pytest
 from support_proxy import CuttingProxy
 from support_sshd import Server, fingerprint, make_key, running_sshd
+from support_transfer import files_of
 from test_transfer import HOSTILE
 
 from accuracy_eval.errors import DigestMismatch, HostKeyError, TransferError, UsageError
@@ -41,10 +42,6 @@ def _file(path: Path, size: int = SIZE, seed: int = 0) -> Path:
     return path
 
 
-def _tree(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
 @pytest.mark.parametrize("size", [0, 1, SIZE])
 def test_a_file_goes_there_and_comes_back(any_server: Server, tmp_path: Path, size: int) -> None:
     source = _file(tmp_path / "a.h5", size)
@@ -58,8 +55,8 @@ def test_a_file_goes_there_and_comes_back(any_server: Server, tmp_path: Path, si
     assert dataclasses.astuple(put) == (str(source), place, size, sha256, Action.SENT, 0, method, False)
     (got,) = transfer([any_server.at(tmp_path / "far" / "b.h5")], str(tmp_path / "back" / "c.h5"), options=any_server.options())
     assert dataclasses.astuple(got) == (place, str(tmp_path / "back" / "c.h5"), size, sha256, Action.SENT, 0, method, False)
-    assert _tree(tmp_path / "back") == {"c.h5": _data(size)}
-    assert _tree(tmp_path / "far") == {"b.h5": _data(size)}
+    assert files_of(tmp_path / "back") == {"c.h5": _data(size)}
+    assert files_of(tmp_path / "far") == {"b.h5": _data(size)}
 
 
 def test_folders_go_there_and_come_back(any_server: Server, tmp_path: Path) -> None:
@@ -68,9 +65,9 @@ def test_folders_go_there_and_come_back(any_server: Server, tmp_path: Path) -> N
     sources = [str(tmp_path / "src" / "d"), str(tmp_path / "src" / "single")]
     results = transfer(sources, any_server.at(tmp_path / "far"), options=any_server.options())
     assert [r.action for r in results] == [Action.SENT] * 4
-    assert _tree(tmp_path / "far") == _tree(tmp_path / "src")
+    assert files_of(tmp_path / "far") == files_of(tmp_path / "src")
     transfer([any_server.at(tmp_path / "far" / "d")], str(tmp_path / "back"), options=any_server.options())
-    assert _tree(tmp_path / "back" / "d") == _tree(tmp_path / "src" / "d")
+    assert files_of(tmp_path / "back" / "d") == files_of(tmp_path / "src" / "d")
     again = transfer(sources, any_server.at(tmp_path / "far"), options=any_server.options())
     assert [r.action for r in again] == [Action.SKIPPED] * 4
 
@@ -78,9 +75,9 @@ def test_folders_go_there_and_come_back(any_server: Server, tmp_path: Path) -> N
 def test_a_folder_with_a_slash_gives_its_contents(server: Server, tmp_path: Path) -> None:
     _file(tmp_path / "src" / "sub" / "x", 10)
     transfer([f"{tmp_path}/src/"], server.at(tmp_path / "far"), options=server.options())
-    assert _tree(tmp_path / "far") == {"sub/x": _data(10)}
+    assert files_of(tmp_path / "far") == {"sub/x": _data(10)}
     transfer([server.at(f"{tmp_path}/far/")], str(tmp_path / "back"), options=server.options())
-    assert _tree(tmp_path / "back") == {"sub/x": _data(10)}
+    assert files_of(tmp_path / "back") == {"sub/x": _data(10)}
 
 
 def test_partial_and_temporary_files_of_a_folder_stay_behind(server: Server, tmp_path: Path) -> None:
@@ -88,7 +85,7 @@ def test_partial_and_temporary_files_of_a_folder_stay_behind(server: Server, tmp
         _file(tmp_path / "src" / name, 5)
     transfer([f"{tmp_path}/src/"], server.at(tmp_path / "far"), options=server.options())
     transfer([server.at(f"{tmp_path}/src/")], str(tmp_path / "back"), options=server.options())
-    assert list(_tree(tmp_path / "far")) == list(_tree(tmp_path / "back")) == ["a.h5"]
+    assert list(files_of(tmp_path / "far")) == list(files_of(tmp_path / "back")) == ["a.h5"]
 
 
 def test_a_relative_path_starts_at_the_home_folder(any_server: Server, tmp_path: Path) -> None:
@@ -98,7 +95,7 @@ def test_a_relative_path_starts_at_the_home_folder(any_server: Server, tmp_path:
         transfer([str(_file(tmp_path / "a", 10))], any_server.at(f"{name}/x"), options=any_server.options())
         assert (home / name / "x").read_bytes() == _data(10)
         transfer([any_server.at(f"{name}/x")], f"{tmp_path}/back/", options=any_server.options())
-        assert _tree(tmp_path / "back") == {"x": _data(10)}
+        assert files_of(tmp_path / "back") == {"x": _data(10)}
     finally:
         for path in (home / name).glob("*"):
             path.unlink()
@@ -109,9 +106,9 @@ def test_hostile_names_survive_both_ways(any_server: Server, tmp_path: Path) -> 
     for i, name in enumerate(UTF8):
         _file(tmp_path / "src" / name, 10 + i, i)
     transfer([f"{tmp_path}/src/"], any_server.at(tmp_path / "far"), options=any_server.options())
-    assert _tree(tmp_path / "far") == _tree(tmp_path / "src")
+    assert files_of(tmp_path / "far") == files_of(tmp_path / "src")
     transfer([any_server.at(f"{tmp_path}/far/")], str(tmp_path / "back"), options=any_server.options())
-    assert _tree(tmp_path / "back") == _tree(tmp_path / "src")
+    assert files_of(tmp_path / "back") == files_of(tmp_path / "src")
     assert not list(tmp_path.rglob("pwned")) + list(Path.home().glob("pwned"))
 
 
@@ -120,9 +117,9 @@ def test_many_hostile_names_travel_together(any_server: Server, tmp_path: Path) 
     for i, name in enumerate(names):
         _file(tmp_path / "src" / "d'\n" / name, 10 + i, i)
     put = transfer([f"{tmp_path}/src/"], any_server.at(tmp_path / "far"), options=any_server.options())
-    assert _tree(tmp_path / "far") == _tree(tmp_path / "src")
+    assert files_of(tmp_path / "far") == files_of(tmp_path / "src")
     transfer([any_server.at(f"{tmp_path}/far/")], str(tmp_path / "back"), options=any_server.options())
-    assert _tree(tmp_path / "back") == _tree(tmp_path / "src")
+    assert files_of(tmp_path / "back") == files_of(tmp_path / "src")
     assert {r.method for r in put} == {"sftp" if "sftp_only" in str(any_server.folder) else "tar"}
     assert not list(tmp_path.rglob("pwned")) + list(Path.home().glob("pwned"))
 
@@ -133,7 +130,7 @@ def test_files_go_from_host_to_host(server: Server, shell_only: Server, tmp_path
     _file(tmp_path / "src" / "b", 10, 1)
     options = _config(tmp_path / "config", ("one", server, ""), ("two", shell_only, ""))
     results = transfer([f"one:{tmp_path}/src/d", f"one:{tmp_path}/src/b"], f"two:{tmp_path}/far/", options=options)
-    assert _tree(tmp_path / "far") == _tree(tmp_path / "src")
+    assert files_of(tmp_path / "far") == files_of(tmp_path / "src")
     assert [(r.source, r.destination) for r in results] == [
         (f"{server.label}:{tmp_path}/src/{name}", f"{shell_only.label}:{tmp_path}/far/{name}") for name in ("d/a", "b")
     ]
@@ -145,15 +142,15 @@ def test_a_single_hostile_name_can_be_named(server: Server, tmp_path: Path, name
     source = _file(tmp_path / "src" / name, 20)
     to = f"{server.user}@127.0.0.1:{tmp_path}/far/{name}"
     transfer([str(source)], to, options=server.options(port=server.port))
-    assert _tree(tmp_path / "far") == {name: _data(20)}
+    assert files_of(tmp_path / "far") == {name: _data(20)}
     transfer([to], f"{tmp_path}/back/", options=server.options(port=server.port))
-    assert _tree(tmp_path / "back") == {name: _data(20)}
+    assert files_of(tmp_path / "back") == {name: _data(20)}
 
 
 def test_a_name_that_is_not_utf8_can_be_sent(any_server: Server, tmp_path: Path) -> None:
     _file(tmp_path / "src" / "b\udcff\udcfe", 20)
     transfer([f"{tmp_path}/src/"], any_server.at(tmp_path / "far"), options=any_server.options())
-    assert _tree(tmp_path / "far") == {"b\udcff\udcfe": _data(20)}
+    assert files_of(tmp_path / "far") == {"b\udcff\udcfe": _data(20)}
 
 
 def test_an_identical_file_is_not_sent_again_and_a_different_one_is(any_server: Server, tmp_path: Path) -> None:
@@ -204,7 +201,7 @@ def test_a_cut_transfer_goes_on_where_it_stopped(any_server: Server, tmp_path: P
     assert 1 << 20 < result.resumed_from < size
     if direction == "up" or any_server.folder.parent.name[:9] != "sftp_only":  # where fetched bytes are also read back to be verified
         assert passed < size - result.resumed_from + (1 << 19)
-    assert _tree(target.parent) == {"b": _data(size)}
+    assert files_of(target.parent) == {"b": _data(size)}
 
 
 @pytest.mark.parametrize("content", [_data(1000, seed=9), _data(SIZE + 1)[: SIZE + 1]], ids=["other_bytes", "longer"])
@@ -216,7 +213,7 @@ def test_a_partial_file_that_does_not_begin_the_file_is_not_continued(any_server
     (put,) = transfer([str(source)], any_server.at(f"{tmp_path}/far/"), options=any_server.options())
     (got,) = transfer([any_server.at(source)], f"{tmp_path}/back/", options=any_server.options())
     assert (put.action, got.action) == (Action.SENT, Action.SENT)
-    assert _tree(tmp_path / "far") == _tree(tmp_path / "back") == {"a": _data()}
+    assert files_of(tmp_path / "far") == files_of(tmp_path / "back") == {"a": _data()}
 
 
 def test_a_complete_partial_file_only_needs_its_name(server: Server, tmp_path: Path) -> None:
@@ -224,7 +221,7 @@ def test_a_complete_partial_file_only_needs_its_name(server: Server, tmp_path: P
     _file(tmp_path / "far" / "a.part")
     (put,) = transfer([str(source)], server.at(f"{tmp_path}/far/"), options=server.options())
     assert (put.action, put.resumed_from) == (Action.RESUMED, SIZE)
-    assert _tree(tmp_path / "far") == {"a": _data()}
+    assert files_of(tmp_path / "far") == {"a": _data()}
 
 
 def test_resuming_can_be_refused(server: Server, tmp_path: Path) -> None:
@@ -265,7 +262,7 @@ def test_bytes_that_change_at_the_far_end_are_found(meddler: Server, tmp_path: P
         "of the source; the bytes changed on the way or at the far end and were removed. "
         "Run again; if it repeats, check the disk and memory of both hosts."
     )
-    assert _tree(tmp_path / "far") == {}
+    assert files_of(tmp_path / "far") == {}
 
 
 def test_bytes_that_change_on_the_way_here_are_found(meddler: Server, tmp_path: Path) -> None:
@@ -273,7 +270,7 @@ def test_bytes_that_change_on_the_way_here_are_found(meddler: Server, tmp_path: 
     source.write_bytes(b"banana" * 100)
     with pytest.raises(DigestMismatch, match=hashlib.sha256(b"bbnbnb" * 100).hexdigest()):
         transfer([meddler.at(source)], str(tmp_path / "back" / "a"), options=meddler.options())
-    assert _tree(tmp_path / "back") == {}
+    assert files_of(tmp_path / "back") == {}
 
 
 def test_a_start_up_file_that_prints_is_worked_around(tmp_path: Path) -> None:
@@ -285,7 +282,7 @@ def test_a_start_up_file_that_prints_is_worked_around(tmp_path: Path) -> None:
     with running_sshd(tmp_path / "s", authorized=f'command="{noisy}"') as s:
         (put,) = transfer([str(_file(tmp_path / "a", 100))], s.at(tmp_path / "far" / "a"), options=s.options())
     assert put.method == "sftp"
-    assert _tree(tmp_path / "far") == {"a": _data(100)}
+    assert files_of(tmp_path / "far") == {"a": _data(100)}
 
 
 def test_a_file_that_changes_while_it_is_sent_is_refused(server: Server, tmp_path: Path) -> None:
@@ -374,7 +371,7 @@ def _config(path: Path, *servers: tuple[str, Server, str]) -> Options:
 def test_an_alias_of_the_ssh_configuration_is_enough(server: Server, tmp_path: Path) -> None:
     options = _config(tmp_path / "config", ("lab", server, ""))
     transfer([str(_file(tmp_path / "a", 10))], f"lab:{tmp_path}/far/", options=options)
-    assert _tree(tmp_path / "far") == {"a": _data(10)}
+    assert files_of(tmp_path / "far") == {"a": _data(10)}
 
 
 def test_a_transfer_goes_through_a_jump_host(server: Server, shell_only: Server, tmp_path: Path) -> None:
@@ -385,14 +382,14 @@ def test_a_transfer_goes_through_a_jump_host(server: Server, shell_only: Server,
         transfer([str(_file(tmp_path / "a"))], f"lab:{tmp_path}/far/", options=options)
         assert proxy.passed > SIZE
     shell_only.know()
-    assert _tree(tmp_path / "far") == {"a": _data()}
+    assert files_of(tmp_path / "far") == {"a": _data()}
 
 
 def test_jump_hosts_chain_and_each_must_be_known(server: Server, shell_only: Server, sftp_only: Server, tmp_path: Path) -> None:
     servers = (("one", shell_only, ""), ("two", server, ""), ("lab", sftp_only, "ProxyJump one,two"))
     options = _config(tmp_path / "config", *servers)
     transfer([str(_file(tmp_path / "a", 10))], f"lab:{tmp_path}/far/", options=options)
-    assert _tree(tmp_path / "far") == {"a": _data(10)}
+    assert files_of(tmp_path / "far") == {"a": _data(10)}
     unknown = tmp_path / "nobody"
     text = (tmp_path / "config").read_text().replace(str(server.known_hosts), str(unknown))
     (tmp_path / "config").write_text(text)
@@ -410,7 +407,7 @@ def test_a_proxy_command_carries_the_connection(server: Server, shell_only: Serv
     command = f"ssh -F none -i {shell_only.user_key} -o UserKnownHostsFile={shell_only.known_hosts} -p {shell_only.port} -W %h:%p 127.0.0.1"
     options = _config(tmp_path / "config", ("lab", server, f"ProxyCommand {command}"))
     transfer([str(_file(tmp_path / "a"))], f"lab:{tmp_path}/far/", options=options)
-    assert _tree(tmp_path / "far") == {"a": _data()}
+    assert files_of(tmp_path / "far") == {"a": _data()}
 
 
 @pytest.fixture
@@ -453,7 +450,7 @@ def test_a_certificate_beside_the_key_signs_in(tmp_path: Path) -> None:
         (tmp_path / "mine-cert.pub").unlink()
         with pytest.raises(TransferError, match=rf"not signed in; tried {key};"):
             transfer([str(tmp_path / "a")], s.at(tmp_path / "far" / "b"), options=s.options(identity_files=(key,)))
-    assert _tree(tmp_path / "far") == {"a": _data(10)}
+    assert files_of(tmp_path / "far") == {"a": _data(10)}
 
 
 class _Questioner(paramiko.ServerInterface):
@@ -518,7 +515,7 @@ def test_a_key_of_the_agent_signs_in(server: Server, tmp_path: Path, monkeypatch
     finally:
         agent.send_signal(signal.SIGTERM)
         agent.wait(10)
-    assert _tree(tmp_path / "far") == {"a": _data(10)}
+    assert files_of(tmp_path / "far") == {"a": _data(10)}
 
 
 def test_a_key_the_server_does_not_take_is_named(server: Server, tmp_path: Path) -> None:
@@ -533,13 +530,13 @@ def test_a_dry_run_connects_looks_and_writes_nothing(any_server: Server, tmp_pat
     for folder in ("far", "back"):
         _file(tmp_path / folder / "same")
         _file(tmp_path / folder / "begun.part", 1000)
-    before = _tree(tmp_path)
+    before = files_of(tmp_path)
     expected = [Action.RESUMED, Action.SENT, Action.SKIPPED]
     put = transfer([f"{tmp_path}/src/"], any_server.at(tmp_path / "far"), options=any_server.options(dry_run=True))
     assert [r.action for r in put] == expected
     got = transfer([any_server.at(f"{tmp_path}/src/")], str(tmp_path / "back"), options=any_server.options(dry_run=True))
     assert [r.action for r in got] == expected
-    assert _tree(tmp_path) == before
+    assert files_of(tmp_path) == before
 
 
 def test_progress_counts_every_byte_once(any_server: Server, tmp_path: Path) -> None:
