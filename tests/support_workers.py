@@ -70,6 +70,15 @@ def obedient(seat: Seat) -> Obedient:
     return Obedient(seat)
 
 
+def stumbling(seat: Seat) -> Obedient:
+    """As `obedient`, but of its starts, which the file at STARTS counts, those in STUMBLES are killed."""
+    count = Path(os.environ["STARTS"])
+    count.write_text(count.read_text() + "x")
+    if str(len(count.read_text())) in os.environ["STUMBLES"].split():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Obedient(seat)
+
+
 def unable(seat: Seat) -> Obedient:
     raise RuntimeError("this device is not there")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support_workers import obedient, silent, unable
+from support_workers import obedient, silent, stumbling, unable
 
 from accuracy_eval.engine.local import LocalPool
 from accuracy_eval.engine.work import Finished, Lost, Seat
@@ -54,6 +55,17 @@ def test_a_death_costs_the_task_that_ran_and_names_the_signal() -> None:
     assert isinstance(found[1], Lost)
     assert "SIGKILL" in found[1].reason
     assert [found[n] for n in (0, *range(2, 8))] == [1, 4, 9, 16, 25, 36, 49]
+
+
+@pytest.mark.parametrize(("stumbles", "then"), [("2", 9), ("2 3", 9), ("2 3 4", None)])
+def test_a_worker_that_is_killed_while_it_starts_is_started_again_twice(tmp_path: Path, stumbles: str, then: int | None) -> None:
+    (tmp_path / "starts").write_text("")
+    seat = Seat("worker 0", {"STARTS": str(tmp_path / "starts"), "STUMBLES": stumbles})
+    with LocalPool(stumbling, [seat]) as pool:
+        died, after = sorted(pool.run(["die", "square 3"]), key=lambda event: event.task)
+    assert isinstance(died, Lost)
+    assert (after.value if isinstance(after, Finished) else None) == then
+    assert len((tmp_path / "starts").read_text()) == 4 if then is None else len(stumbles.split()) + 2
 
 
 def test_what_was_running_beside_the_one_that_died_is_done_again() -> None:

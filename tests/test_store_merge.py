@@ -211,6 +211,14 @@ def test_the_command_says_what_a_lost_shard_leaves_and_what_is_of_different_vers
     assert capsys.readouterr().out.splitlines()[1:] == said
 
 
+def test_the_command_says_that_a_shard_is_of_another_suite_or_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = write(tmp_path / "1", m=1)
+    other = write(tmp_path / "2", m=2, info={**INFO, "suite_digest": "f" * 64})
+    assert run(["merge", str(ours), str(other), "-o", str(tmp_path / "a.h5")]) == 0
+    digest = INFO["suite_digest"][:12]
+    assert capsys.readouterr().out.splitlines()[1:] == [f"  joined from different suites: core ({digest}), core (ffffffffffff)"]
+
+
 @pytest.mark.parametrize("cases", [(1, 2), (1, 1)], ids=["no case in common", "the same results"])
 def test_dumps_of_different_devices_are_not_one_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: tuple[int, int]) -> None:
     made = ({"device_name": "AMD Instinct MI300X", "arch": "gfx942"}, {"device_name": "AMD Instinct MI355X", "arch": "gfx950"})

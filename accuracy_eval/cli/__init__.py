@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -128,11 +130,33 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        click.echo(f"accuracy-eval: standard output cannot be written: {error.strerror}; files that were written are whole", err=True)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what it still holds is not tried again at the end
+        return 2
     return int(result or 0)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _with_standard_streams() -> None:
+    """Standard input, output and error where the program was started without them: the next files that are opened would take their numbers,
+    and what is printed would go there."""
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != descriptor:
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+            setattr(sys, name, open(descriptor, mode))  # noqa: SIM115  for as long as the process lives
 
 
 def main() -> None:
     """Entry point of the command `accuracy-eval`."""
     from accuracy_eval.leaving import leave
 
+    _with_standard_streams()
     leave(run())

@@ -28,7 +28,7 @@ STARTING_S = 1.0  # from here on it is said what of a dump's time was framework,
 
 def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]:
     index, slash, count = value.partition("/")
-    if not slash or not index.isdigit() or not count.isdigit() or not 0 <= int(index) < int(count):
+    if not slash or not index.isdecimal() or not count.isdecimal() or not 0 <= int(index) < int(count):
         raise click.BadParameter(f"{value!r}: expected I/N with 0 <= I < N, such as 0/4")
     return int(index), int(count)
 
@@ -36,7 +36,7 @@ def _shard(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]
 def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | Literal["all"] | None:
     if value is None or value == "all":
         return value  # type: ignore[return-value]
-    if not value.isdigit() or int(value) < 1:
+    if not value.isdecimal() or int(value) < 1:
         raise click.BadParameter(f"{value!r}: expected a number of processes, or all for one a GPU")
     return int(value)
 

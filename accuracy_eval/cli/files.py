@@ -115,7 +115,8 @@ def _index(text: str) -> tuple[int, ...]:
 def merge_command(dumps: tuple[str, ...], out: str) -> int:
     """Join DUMPS of one kind of device (shards, folders of parts) into OUT; those of different devices are refused: compare them.
 
-    What OUT lacks of its suite is said, and results of different versions (framework, cuBLAS, driver, this program) are counted.
+    Said are what OUT lacks of its suite, that parts are of different suites or seeds, and how many results are of which versions
+    (framework, cuBLAS, driver, this program).
 
     \b
     accuracy-eval merge shard*.h5 -o all.h5
@@ -129,6 +130,8 @@ def merge_command(dumps: tuple[str, ...], out: str) -> int:
     click.echo(f"{path}: {counted(len(d.records), 'result')}, content digest {d.content_digest}")
     if part := d.part_text():
         click.echo(f"  holds {part}")
+    for note in d.info.get("notes", ()):
+        click.echo(f"  {note}")
     for name, values in d.mixed().items():
         found = ", ".join(f"{value} ({counted(n, 'result')})" for value, n in values.items())
         click.echo(f"  of different versions: {name} {found}")

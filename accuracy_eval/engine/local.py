@@ -24,6 +24,7 @@ from accuracy_eval.errors import EngineError, described
 from accuracy_eval.leaving import leave
 
 START_S = 180.0  # until a worker must have said hello: importing a framework from a cold disk takes a minute
+STARTS = 3  # of a worker, one after the other, that end before it says hello; something else may have ended it
 CLOSE_S = 60.0  # until workers that have nothing left to do must have ended
 
 
@@ -59,9 +60,9 @@ class LocalPool(Pool["_Place"]):
     def _replace(self, place: _Place, reason: str, waiting: Waiting) -> Iterator[Event]:
         started, unstarted = place.drop()
         yield from waiting.after_end(place.seat.name, reason, at_fault=started[-1:], others=[*started[:-1], *unstarted])
-        if place.greeted:
+        if place.greeted or place.starts < STARTS:
             place.launch()
-        # one that never said hello would not the next time either: its seat stays empty
+        # one that never says hello would not the next time either: its seat stays empty
 
     def _end(self) -> None:
         for place in self._places:
@@ -80,6 +81,7 @@ class _Place:
         self.process: Any = None
         self.hello: Any = None
         self.ready = self.greeted = False
+        self.starts = 0  # since a worker has last said hello
         self.held: dict[int, bool] = {}  # task -> whether it was begun
         self._heard = 0.0
         self._words = ""  # of a worker that says why it ends
@@ -100,6 +102,7 @@ class _Place:
             self.process.start()
         theirs.close()
         self.ready = self.greeted = False
+        self.starts += 1
         self._heard = time.monotonic()
 
     def greet(self, within_s: float) -> None:
@@ -128,7 +131,7 @@ class _Place:
         kind, *rest = self.conn.recv()
         self._heard = time.monotonic()
         if kind == "hello":
-            self.hello, self.ready, self.greeted = rest[0], True, True
+            self.hello, self.ready, self.greeted, self.starts = rest[0], True, True, 0
         elif kind == "begun":
             self.held[rest[0]] = True
         elif kind == "done":
