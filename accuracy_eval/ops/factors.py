@@ -9,7 +9,7 @@ codes either way.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -107,14 +107,19 @@ def unscaled_factor(case: Case, factor: Factor, sources: Mapping[str, Coded], en
     """The factor of a companion: the operand's own integers as codes, every scale 1."""
     source, recipe = sources[factor.source], factor_recipe(case.recipe, factor)
     x = np.ascontiguousarray(source.codes.T) if factor.transposed else source.codes
-    element = factor_format(case, factor, encoding)
-    layout = quantize(np.zeros_like(x), source.format, recipe, element=element, compiled=compiled)
-    ones = encode(np.ones(layout.scale.shape), layout.scale_format)
-    one = None if layout.global_scale is None else encode(np.ones(()), "float32")
-    return Quantised(
-        encode(decode(x, source.format), element), element.name, ones, layout.scale_format, recipe.name, layout.axis, layout.blocks,
-        global_scale=one,
-    )  # fmt: skip
+    return unscaled(x, source.format, recipe, element=factor_format(case, factor, encoding), compiled=compiled)
+
+
+def unscaled(codes: Codes, fmt: str, recipe: Recipe, *, element: Format, compiled: bool = True) -> Quantised:
+    """Integers as element codes, laid out as the recipe does, every scale 1."""
+    layout = quantize(np.zeros_like(codes), fmt, recipe, element=element, compiled=compiled)
+    return replace(
+        layout,
+        codes=encode(decode(codes, fmt), element),
+        scale=encode(np.ones(layout.scale.shape), layout.scale_format),
+        inv_scale=None,
+        global_scale=None if layout.global_scale is None else encode(np.ones(()), "float32"),
+    )
 
 
 def as_inputs(name: str, q: Quantised, *, transposed: bool = False) -> dict[str, Coded]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +12,6 @@ import numpy as np
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.ops.factors import (
     FACTORS,
-    Codes,
     Factor,
     as_inputs,
     factor_format,
@@ -19,6 +19,7 @@ from accuracy_eval.ops.factors import (
     factors_of,
     scale_format,
     scale_values,
+    unscaled,
 )
 from accuracy_eval.ops.groups import Group, groups_of, lens_of, padded, padding_of
 from accuracy_eval.ops.spec import Encoding, Inputs
@@ -43,7 +44,7 @@ def _quantised(case: Case, factor: Factor, sources: Inputs, encoding: Encoding, 
     if factor.transposed and not factor.gradient and recipe.requantised and case.lane == "random":
         forward = _quantised(case, FACTORS[factor.source], sources, encoding, compiled)
         x = encode(dequantize(forward, compiled=compiled), source.format)[: len(x)]
-    how = _unscaled if case.lane == "exact" else quantize
+    how: Callable[..., Quantised] = unscaled if case.lane == "exact" else quantize
     quantise = partial(how, fmt=source.format, recipe=recipe, element=element, compiled=compiled)
     if factor.weights:
         return quantise(np.ascontiguousarray(np.swapaxes(x, -1, -2)) if factor.transposed else x)
@@ -52,7 +53,9 @@ def _quantised(case: Case, factor: Factor, sources: Inputs, encoding: Encoding, 
     whole = quantise(np.ascontiguousarray(x.T))
     if recipe.block == (0, 0):
         return whole
-    common = {} if whole.global_scale is None else {"global_scale": float(decode(whole.global_scale, "float32"))}
+    common = {}
+    if whole.global_scale is not None and case.lane != "exact":  # one number for all groups
+        common["global_scale"] = float(decode(whole.global_scale, "float32"))
     parts = [quantise(np.ascontiguousarray(x[s:e].T), **common) for _, s, e in groups_of(case)]
     scales = [q.scale for q in parts]
     return replace(
@@ -60,14 +63,6 @@ def _quantised(case: Case, factor: Factor, sources: Inputs, encoding: Encoding, 
         codes=np.concatenate([q.codes for q in parts], axis=1),
         scale=np.stack(scales) if recipe.granularity == "row" else np.concatenate(scales, axis=1),
     )
-
-
-def _unscaled(codes: Codes, *, fmt: str, recipe: Recipe, element: Any, compiled: bool, global_scale: float = 1.0) -> Quantised:
-    """Integers as element codes, every scale 1."""
-    layout = quantize(np.zeros_like(codes), fmt, recipe, element=element, compiled=compiled)
-    one = None if layout.global_scale is None else encode(np.ones(()), "float32")
-    scale = encode(np.ones(layout.scale.shape), layout.scale_format)
-    return replace(layout, codes=encode(decode(codes, fmt), element), scale=scale, inv_scale=None, global_scale=one)
 
 
 def _with_padding(q: Quantised, recipe: Recipe, count: int) -> Quantised:
