@@ -19,6 +19,7 @@ from accuracy_eval.errors import CorruptFile
 from accuracy_eval.json_data import to_json
 from accuracy_eval.records import CaseRecord, TensorRecord
 from accuracy_eval.store import Dump, content_digest, merge
+from accuracy_eval.store.building import METADATA_CACHE_BYTES, Builder
 from accuracy_eval.store.compact import Shared
 from accuracy_eval.store.guard import dataset, open_file
 from accuracy_eval.store.json_stream import members
@@ -200,3 +201,11 @@ def test_a_document_in_pieces_of_any_size_is_what_the_json_module_reads(name: st
 def test_a_document_that_is_no_json_object_is_refused_with_the_place(document: bytes, size: int, found: str) -> None:
     with pytest.raises(CorruptFile, match=rf"^x\.h5: /index: .*{found}"):
         _whole(document, size, {"records": list})
+
+
+def test_metadata_of_a_file_being_written_stays_bounded(tmp_path: Path) -> None:
+    with Builder(tmp_path / "a.h5") as builder:
+        for number in range(2500):
+            builder.reserve(f"/cases/exp.n4.s{number}/default/y", np.dtype(np.uint32), (4,), {"format": "float32", "role": "output"})
+        _, _, held, _ = builder._file.get_mdc_size()
+    assert held <= METADATA_CACHE_BYTES

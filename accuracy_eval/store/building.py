@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from accuracy_eval.errors import FileError
 from accuracy_eval.leaving import keep
-from accuracy_eval.store.guard import DOCUMENT_PIECE_BYTES, import_h5py
+from accuracy_eval.store.guard import DOCUMENT_PIECE_BYTES, import_h5py, limit_metadata
 from accuracy_eval.store.schema import PRODUCER, SCHEMA
 
 ALIGN_FROM_BYTES = 1 << 16  # datasets of this size and larger start on a page, so that they can be mapped and copied whole
 ALIGN_BYTES = 4096
+METADATA_CACHE_BYTES = 1 << 20  # of some 1,600 datasets; half of HDF5's own, and never more
 _serial = count()
 _serial_lock = threading.Lock()
 
@@ -44,6 +45,7 @@ class Builder:
         access.set_file_locking(False, True)  # the name is this writer's alone; some cluster file systems have no locks
         access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)  # with the file, everything opened through it
         access.set_sieve_buf_size(0)  # codes that do not fit on the disk are an error of their write, not one that nobody hears
+        limit_metadata(access, METADATA_CACHE_BYTES)
         creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
         creation.set_obj_track_times(False)  # of the root group
         self._folder = path.parent

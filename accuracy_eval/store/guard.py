@@ -51,6 +51,14 @@ def import_h5py() -> Any:
     return h5py
 
 
+def limit_metadata(access: Any, size: int) -> None:
+    """Let the cache of a file's metadata hold that many bytes of the file, which are twenty times as many of memory."""
+    cache = access.get_mdc_config()
+    cache.max_size = cache.initial_size = size
+    cache.min_size = min(cache.min_size, size)
+    access.set_mdc_config(cache)
+
+
 @contextmanager
 def open_file(path: Path) -> Iterator[Any]:
     """The low-level h5py file, read-only and without locks (read-only media have none), once it has proved to be a readable dump.
@@ -61,10 +69,7 @@ def open_file(path: Path) -> Iterator[Any]:
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_file_locking(False, True)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)  # with the file, everything opened through it
-    cache = access.get_mdc_config()
-    cache.max_size = cache.initial_size = METADATA_CACHE_BYTES
-    cache.min_size = min(cache.min_size, METADATA_CACHE_BYTES)
-    access.set_mdc_config(cache)
+    limit_metadata(access, METADATA_CACHE_BYTES)
     try:
         file = h5py.h5f.open(os.fsencode(path), h5py.h5f.ACC_RDONLY, access)
     except OSError as e:
