@@ -172,6 +172,13 @@ def _names(paths: Sequence[str | Path], labels: Sequence[str]) -> list[str]:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise UsageError(f"two dumps are called {twice[0]!r}; tell them apart with --label, one each")
+    files: dict[Path, str] = {}
+    for name, path in zip(names, paths, strict=True):
+        other = files.setdefault(Path(path).resolve(), name)
+        if other != name:
+            raise UsageError(
+                f"{other} and {name} are the same file {path}, which agrees with itself whatever it holds; give each dump once"
+            )
     return names
 
 

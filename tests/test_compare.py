@@ -12,6 +12,7 @@ from support_deadly_judge import DeadlyJudge
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.cases import case_id, make_case
+from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps, judging
 from accuracy_eval.compare.workers import dealt
 from accuracy_eval.digests import sha256_codes
@@ -248,6 +249,21 @@ def test_labels_are_numbered_or_given_and_never_equal(tmp_path):
         compare_dumps(*paths, labels=["x"])
     with pytest.raises(UsageError, match="label reference: reports call so what every dump is judged by"):
         compare_dumps(*paths, labels=["x", "reference"])
+    with pytest.raises(UsageError, match="a label is empty; a report could not say which dump it means"):
+        compare_dumps(*paths, labels=["before", " "])
+
+
+def test_a_folder_of_reports_has_a_name_that_a_file_system_takes(tmp_path, monkeypatch, capsys):
+    case = make_case("gemm", SHAPE)
+    monkeypatch.chdir(tmp_path)
+    labels = ["node" * 30 + letter for letter in "abc"]
+    paths = [str(dump_with(tmp_path / letter, "mi300x", case, right)) for letter in "abc"]
+    command = ["compare", *paths, "--to", "json", "-q"]
+    assert run([*command, *(word for label in labels for word in ("--label", label))]) == 0
+    assert run([*command, *(word for label in (*labels[:2], "other") for word in ("--label", label))]) == 0
+    names = sorted(p.name for p in (tmp_path / "reports").iterdir())
+    assert len(names) == 2
+    assert all(len(name) < 255 and name.startswith(f"{labels[0]}-vs-node") for name in names)
 
 
 def test_dumps_of_different_suites_are_joined_with_a_note(tmp_path):

@@ -14,6 +14,7 @@ from accuracy_eval import store
 from accuracy_eval.cases import case_id
 from accuracy_eval.cli import run
 from accuracy_eval.digests import sha256_codes
+from accuracy_eval.errors import UsageError
 from accuracy_eval.records import Case, CaseRecord, TensorRecord
 from accuracy_eval.screening import screen
 
@@ -46,6 +47,15 @@ def fleet(folder: Path, values: Mapping[str, int]) -> list[str]:
 def test_equal_dumps_agree(tmp_path: Path) -> None:
     found = screen(fleet(tmp_path, {"a": 5, "b": 5, "c": 5}))
     assert (found.agreed, found.odd, found.ties, found.absent, found.exit_code) == (2, (), (), {}, 0)
+
+
+def test_a_file_does_not_agree_with_itself(tmp_path: Path) -> None:
+    (path,) = fleet(tmp_path, {"a": 5})
+    (tmp_path / "b").symlink_to(path)
+    with pytest.raises(
+        UsageError, match="^a and b are the same file .*b, which agrees with itself whatever it holds; give each dump once$"
+    ):
+        screen([path, tmp_path / "b"])
 
 
 def test_the_minority_is_named_with_the_case_and_what_else_is_its_own(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FORMS = "xlsx,html,json,csv,md,junit"
 DEFAULT_FORMS = "xlsx,html,json"
 JOURNAL = "compare.journal"  # beside the reports, as long as they are not written
+MOST_NAME = 200  # characters of a folder's name, which are ASCII; file systems take 255
 MAX_CHANGES = 40  # lines said about a baseline
 FOR_ARRAYS = {
     "dumps",
@@ -238,7 +239,16 @@ def show(results: Results, written: Sequence[Path], *, strict: bool, quiet: bool
 
 
 def _report_folder(out: str | None, labels: Sequence[str]) -> Path:
-    return Path(out) if out else Path("reports") / "-vs-".join(map(_folder_name, labels))
+    return Path(out) if out else Path("reports") / _fitting("-vs-".join(map(_folder_name, labels)))
+
+
+def _fitting(name: str) -> str:
+    """The name of a folder, cut where many or long labels give more than a file system takes: what is cut off counts in a digest."""
+    if len(name) <= MOST_NAME:
+        return name
+    import hashlib
+
+    return f"{name[:MOST_NAME]}-{hashlib.sha256(name.encode(), usedforsecurity=False).hexdigest()[:12]}"
 
 
 def _folder_name(label: str) -> str:

@@ -43,6 +43,8 @@ def labels_of(dumps: Sequence[Dump], given: Sequence[str]) -> list[str]:
         return default_labels([(d.platform, d.path) for d in dumps])
     if len(given) != len(dumps):
         raise UsageError(f"{counted(len(given), 'label')} for {counted(len(dumps), 'dump')}; give one each")
+    if not all(label.strip() for label in given):
+        raise UsageError("a label is empty; a report could not say which dump it means: give each a name, or leave --label out")
     if REFERENCE in given:
         raise UsageError(f"label {REFERENCE}: reports call so what every dump is judged by; choose another name")
     if len(set(given)) != len(given):
