@@ -189,6 +189,15 @@ def test_a_dump_says_why_cases_are_unsupported_and_which_ran_nothing(tmp_path, c
     assert notes[-1] == "  not run: cases without any of the named candidates (2 of exp); accuracy-eval list candidates"
 
 
+def test_filters_take_commas_and_may_be_repeated(capsys):
+    ways = (["--op", "gemm,exp", "--format", "bfloat16"], ["--op", "gemm", "--op", "exp", "--format", "bfloat16"])
+    joined, repeated = (json.loads(capsys.readouterr().out) for w in ways if run(["dump", "smoke", *w, "--plan", "cpu", "--json"]) == 0)
+    assert joined == repeated
+    assert [line["op"] for line in joined["lines"]] == ["gemm", "exp"]
+    assert run(["dump", "--op", "gemm", "--shape", "8x8x8,8x8x16", "--plan", "cpu"]) == 0
+    assert "2 cases" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("opened", "said"), [(8.0, " in 20.0 s, 8.0 s of it starting\n"), (0.4, " in 20.0 s\n")])
 def test_the_time_of_a_dump_is_what_the_user_waited_for(tmp_path, capsys, monkeypatch, opened, said):
     for form in ([], ["--json"]):

@@ -32,10 +32,17 @@ _KEYS = {destination: name.replace("-", "_") for name, destination, _ in _FILTER
 
 
 def selection(function: F) -> F:
-    """Adds --op, --shape, --format, --layout, --recipe, --input, --lane, --direction: each may be given several times."""
+    """Adds --op, --shape, --format, --layout, --recipe, --input, --lane, --direction: each takes commas and may be given several times."""
     for name, destination, text in reversed(_FILTERS):
-        function = click.option(f"--{name}", destination, multiple=True, metavar=name.upper(), help=f"Only these: {text}.")(function)
+        option = click.option(
+            f"--{name}", destination, multiple=True, callback=_parted, metavar=f"{name.upper()},…", help=f"Only these: {text}."
+        )
+        function = option(function)
     return function
+
+
+def _parted(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part for text in value for part in text.split(","))
 
 
 def joined(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> str | None:
