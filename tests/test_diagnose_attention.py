@@ -266,3 +266,35 @@ def test_a_long_tensor_is_named_from_a_sample_of_its_heads_and_queries():
     assert [x.evidence for x in a.said("out", seen=seen)[1]] == [{"mask": "up to i + 1"}]
     seen[160:] = np.tri(320, dtype=bool)[160:]
     assert a.said("out", seen=seen)[1] == []  # half the queries see what they should
+
+
+STEPS = {
+    "δ = Σ grad_out · out is not subtracted": lambda delta: 0 * delta,
+    "δ = Σ grad_out · out is added": lambda delta: -delta,
+    "δ = Σ grad_out · out is that of the query before": lambda delta: np.roll(delta, 1, axis=2),
+}
+
+
+@pytest.mark.parametrize("fmt", ["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", ["bhsd", "sbhd"])
+def test_what_is_subtracted_from_the_gradient_of_weights_is_named_where_it_is_wrong(fmt, layout):
+    k = Known("attention", (2, 4, 2, 40, 40, 16), format=fmt, layout=layout, direction="bwd", options={"causal": True})
+    q, key, v, g = (k.values[n].transpose([layout.index(x) for x in "bhsd"]) for n in ("q", "k", "v", "grad_out"))
+    key, v = (np.repeat(x, 2, axis=1) for x in (key, v))
+    e = np.where(np.tri(40, dtype=bool), np.exp(q @ key.swapaxes(2, 3) / 4), 0.0)
+    p, back = e / e.sum(axis=3, keepdims=True), ["bhsd".index(x) for x in layout]
+    dp = g @ v.swapaxes(2, 3)
+    delta = (p * dp).sum(axis=3, keepdims=True)
+
+    def added(x):
+        return (x[:, 0::2] + x[:, 1::2]).transpose(back)
+
+    for step, change in {"": lambda delta: delta, **STEPS}.items():
+        ds = p * (dp - change(delta)) / 4
+        for name, value in {"dq": (ds @ key).transpose(back), "dk": added(ds.swapaxes(2, 3) @ q)}.items():
+            found = [d.evidence["step"] for d in k.judged(name, value).diagnoses if d.code == "formula-step"]
+            assert found == ([step] if step else []), (name, step)
+    first = (p.swapaxes(2, 3) @ g)[:, 0::2].transpose(back)
+    assert [d.evidence.get("step") for d in k.judged("dv", first).diagnoses] == [
+        "gradients of the heads that share one of K and V are those of the first alone"
+    ]

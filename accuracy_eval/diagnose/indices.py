@@ -14,6 +14,7 @@ from accuracy_eval.ops.spec import Operand
 from accuracy_eval.records import Coded
 
 REST = 0.01  # of the error's energy may remain unexplained, as for products
+LEAST = 16  # elements: of one number, as the mean of a loss, one of the changes comes near any error
 
 Indices = NDArray[np.int64]
 # how they are used -> (indices, one more than the largest) -> those used; past an end a kernel may read on at the other, or stay
@@ -36,7 +37,7 @@ def wrong_index(look: Look) -> Finding | None:
     x, t = look.whole
     good = np.isfinite(x) & np.isfinite(t)
     energy, rounding = float(np.sum((x - t)[good] ** 2)), float(np.sum(ulp(t[good], look.fmt) ** 2)) / 12
-    if not operands or not energy > (0 if look.exact else 10 * rounding):
+    if not operands or x.size < LEAST or not energy > (0 if look.exact else 10 * rounding):
         return None
     allowed = REST * energy + (0 if look.exact else 2 * rounding)
     found = {(o.name, how) for o in operands for how, p in _predictions(look, o) if np.sum((x - p)[good] ** 2) <= allowed}

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from accuracy_eval.diagnose.attention_steps import attention_changes
 from accuracy_eval.diagnose.context import Finding, Look
+from accuracy_eval.diagnose.loss_steps import loss_changes, softmax_changes
 from accuracy_eval.diagnose.norm_steps import norm_changes
 from accuracy_eval.diagnose.rope_steps import rope_changes
 from accuracy_eval.formats import Values, decode, ulp
@@ -24,11 +26,14 @@ CERTAIN = (20 / 0.01) ** 2
 Change = tuple[str, Mapping[str, Values]]  # what happened, and the outputs that it gives
 Changes = Callable[[Case, Mapping[str, Values]], Iterator[Change]]  # of a case and the values of its operands by name
 
-# op -> operands that both directions have, and the changes
-CHANGES: Mapping[str, tuple[tuple[str, ...], Changes]] = {
-    "layernorm": (("x", "weight", "bias"), norm_changes),
-    "rmsnorm": (("x", "weight"), norm_changes),
-    "rope": (("cos", "sin"), rope_changes),
+# op -> operands forward, operands backward, and the changes
+CHANGES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], Changes]] = {
+    "layernorm": (("x", "weight", "bias"), ("x", "weight", "bias", "grad_y"), norm_changes),
+    "rmsnorm": (("x", "weight"), ("x", "weight", "grad_y"), norm_changes),
+    "rope": (("x", "cos", "sin"), ("grad_y", "cos", "sin"), rope_changes),
+    "softmax": (("x",), ("x", "grad_result"), softmax_changes),
+    "cross_entropy": (("x", "target"), ("x", "target", "grad_loss"), loss_changes),
+    "attention": (("q", "k", "v"), ("q", "k", "v", "grad_out"), attention_changes),
 }
 
 
@@ -37,8 +42,8 @@ def formula_step(look: Look) -> Finding | None:
     c = look.context
     if c.op not in CHANGES or look.whole is None:
         return None
-    operands, changes = CHANGES[c.op]
-    if not {*operands, "grad_y" if c.direction == "bwd" else "x"} <= set(c.inputs):
+    forward, backward, changes = CHANGES[c.op]
+    if not set(backward if c.direction == "bwd" else forward) <= set(c.inputs):
         return None
     x, truth = look.whole
     good = np.isfinite(x) & np.isfinite(truth)
@@ -52,9 +57,9 @@ def formula_step(look: Look) -> Finding | None:
         y = look.rounded(found[c.output].reshape(x.shape))[good]
         left = float(np.sum((x[good] - y) ** 2))
         allowed = STORED / 12 * np.sum(ulp(y, look.fmt) ** 2) + np.sum((RELATIVE * y) ** 2)
-        return left if left <= min(REST * energy, float(allowed)) else math.inf
+        return left if y.any() and left <= min(REST * energy, float(allowed)) else math.inf  # zeros have a name of their own
 
     with np.errstate(all="ignore"):
-        left = sorted((rest(found), what) for what, found in changes(c.case, values))
-    (best, step), (second, _) = left[:2]
+        left = [(rest(found), what) for what, found in changes(c.case, values) if c.output in found]
+    (best, step), (second, _) = sorted([*left, (math.inf, ""), (math.inf, "")])[:2]
     return Finding({"step": step}) if CLEAR * best < second else None
