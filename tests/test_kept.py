@@ -36,7 +36,6 @@ SAMPLES: dict[str, Callable[[], Results]] = {
 
 @pytest.fixture(params=SAMPLES)
 def plain(request: pytest.FixtureRequest) -> Results:
-    """Results as `load_results` gives them: JSON knows no tuples inside tables."""
     return SAMPLES[request.param]()
 
 
