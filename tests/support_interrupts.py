@@ -6,7 +6,7 @@ import sys
 _PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from accuracy_eval.cli import run
-sys.exit(run(sys.argv[1:]))
+from accuracy_eval.cli import main
+main()
 """
 HEARING = [sys.executable, "-c", _PROGRAM]  # followed by what the command is given

@@ -156,7 +156,9 @@ def _with_standard_streams() -> None:
 
 def main() -> None:
     """Entry point of the command `accuracy-eval`."""
+    from accuracy_eval.cli.interrupts import Interrupts
     from accuracy_eval.leaving import leave
 
+    Interrupts().install()
     _with_standard_streams()
     leave(run())
