@@ -82,7 +82,7 @@ def factors(a: Weights, actual: Values) -> dict[str, float]:
 
 
 class _Sample:
-    """Every so manieth column of some rows."""
+    """Some rows, and of them columns at even distances."""
 
     def __init__(self, a: Weights, columns: slice) -> None:
         self.a, self.x, self.log, self.g = a, a.x[:, columns], reduce("logsumexp", a.x)[:, None], a.grad[:, None]
