@@ -15,7 +15,7 @@ RETRY_S = 0.05
 
 
 class Interrupts:
-    """Handler of SIGINT. An interrupt that a callback of a C library swallowed (numba has such) comes again, and no traceback tells of it."""
+    """Handler of SIGINT. An interrupt that a callback of a C library swallowed, as numba has them, comes again without a traceback."""
 
     def __init__(self) -> None:
         self._last: float | None = None

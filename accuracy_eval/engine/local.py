@@ -97,9 +97,10 @@ class _Place:
     def launch(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.conn, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, self._start, self.seat), name=self.seat.name)
-        with _variables(self.seat.environment):
-            self.process.start()
+        process = context.Process(target=_serve, args=(theirs, self._start, self.seat), name=self.seat.name)
+        with _variables(self.seat.environment), _interrupts_held():
+            process.start()
+            self.process = process
         theirs.close()
         self.ready = self.greeted = False
         self.starts += 1
@@ -203,9 +204,20 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[key] = value
 
 
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits: a process that is started inside hears none until it says so, however long its imports take."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(conn: Connection, start: Start, seat: Seat) -> None:
     """A worker process: hello, then tasks until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started it decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     lock = threading.Lock()
 
     def say(*message: Any) -> None:
