@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import signal
 import sys
 import threading
@@ -38,6 +37,6 @@ class Interrupts:
             self._unraisable(what)
             return
         self._last = None
-        again = threading.Timer(RETRY_S, _thread.interrupt_main)
+        again = threading.Timer(RETRY_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
         again.daemon = True
         again.start()
