@@ -270,6 +270,24 @@ def npy(folder, array, name="x.npy"):
 # comparing
 
 
+def test_arrays_that_pass_say_how_near_they_are(tmp_path, capsys):
+    x = np.ones((4, 4), np.float32)
+    near = x.copy()
+    near[2, 1] += 2.0**-20
+    pair = [str(npy(tmp_path, x, "a.npy")), str(npy(tmp_path, near, "b.npy"))]
+    assert run(["compare", *pair, "--to", "none"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 within limits; for example: 1 of 16 elements differ, by up to 9.54e-7 at [2, 1]; " in said
+
+
+def test_arrays_of_other_shapes_and_formats_are_told_by_name(tmp_path):
+    x = npy(tmp_path, np.full((4, 4), 1 / 3, np.float32), "x.npy")
+    (cut,) = compare_arrays(x, npy(tmp_path, np.zeros((2, 4), np.float32), "cut.npy")).tensors
+    assert (cut.verdict, cut.pairs[0].sentence) == (Verdict.FAIL, "x is [4, 4], cut is [2, 4]")
+    (half,) = compare_arrays(x, npy(tmp_path, np.full((4, 4), 1 / 3, np.float16), "half.npy")).tensors
+    assert half.pairs[0].sentence.startswith("x is float32, half is float16; 16 of 16 elements differ")
+
+
 def test_arrays_join_by_name_and_each_kind_of_file_compares_with_each(tmp_path, capsys):
     x, y = torch.randn(8, 8), torch.randn(40, 10)
     saved(tmp_path / "a.pt", {"x": x, "y": y, "only": y})
@@ -288,6 +306,7 @@ def test_arrays_join_by_name_and_each_kind_of_file_compares_with_each(tmp_path, 
     text = capsys.readouterr().out
     assert text.startswith("FAIL a vs b")
     assert "    a or b: 400 of 400 elements differ" in text  # nobody is the truth, so nobody is named
+    assert "next: save that array there too" in text
     command = next(line.split("$ ")[1] for line in text.splitlines() if "$ " in line)
     assert run([*shlex.split(command)[1:], "--to", "none"]) == 1
     capsys.readouterr()

@@ -410,6 +410,21 @@ def test_how_far_two_right_devices_are_apart_is_said_by_format_in_console_and_ma
     assert "differ" not in attribution_sentence([same])
 
 
+def test_products_in_tf32_are_no_float32_where_the_distance_is_told() -> None:
+    single, tf32 = _apart(40, 9, 2e-7, (0.1, 0.1), "float32"), _apart(200, 70000, 8.8e-4, (0.2, 0.2), "float32")
+    tf32 = replace(tf32, case=replace(tf32.case, format="tfloat32"))
+    said = "float32 in 20 % of elements, by at most 9 ulp; tfloat32 in 100 % of elements, by at most 8.8e-4 of a tensor's norm"
+    assert said in attribution_sentence([single, tf32])
+
+
+def test_why_passing_results_are_not_compared_is_said_once() -> None:
+    base = _apart(8, 1, 1e-3, (None, None))
+    why = replace(base.pairs[0], attribution=Attribution.NOT_COMPARABLE, sentence="two encodings hold different numbers")
+    found = attribution_sentence([base, replace(base, pairs=(why,)), replace(base, pairs=(why,))])
+    assert found.startswith("Nobody is off in 3 comparisons of h200 and cpu: 2 not comparable, 1 equivalent.")
+    assert found.count("Not comparable: two encodings hold different numbers.") == 1
+
+
 def test_a_sentence_on_who_is_off_ends_before_the_next() -> None:
     off = replace(_apart(8, 1, 1e-3, (None, None)))
     pair = replace(off.pairs[0], attribution=Attribution.B_OFF, verdict=Verdict.FAIL, sentence="cpu is off; h200 is right")

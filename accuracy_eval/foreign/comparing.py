@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from accuracy_eval.checking import check
@@ -74,9 +75,13 @@ def _pair(a: str, left: Coded, b: str, right: Coded) -> Pair:
     found = check(left, right).side
     same = left.format == right.format and found.metrics.get("mismatch_count") == 0
     attribution = Attribution.IDENTICAL if same else Attribution.UNDETERMINED
-    return Pair(
-        a, b, found.verdict, attribution, "same bytes" if same else _apart(found), found.metrics, found.gates, found.worst, found.diagnoses
-    )
+    sentence, diagnoses = "same bytes" if same else _apart(found), found.diagnoses
+    if left.shape != right.shape:
+        sentence = f"{a} is {list(left.shape)}, {b} is {list(right.shape)}"
+        diagnoses = tuple(replace(d, sentence=sentence) if d.code == "shape-mismatch" else d for d in diagnoses)
+    elif left.format != right.format:
+        sentence = f"{a} is {left.format}, {b} is {right.format}; {sentence}"
+    return Pair(a, b, found.verdict, attribution, sentence, found.metrics, found.gates, found.worst, diagnoses)
 
 
 def _apart(found: Side) -> str:

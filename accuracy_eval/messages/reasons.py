@@ -21,6 +21,7 @@ ATTRIBUTION_WORDS = {
     Attribution.EQUIVALENT: "equivalent",
     Attribution.UNDETERMINED: "undetermined",
 }
+_NEAR = "within limits"  # of a pair that no reference judges and that passes: nobody is named, and nobody need be
 _NO_REASON = "no gate applies and no reason was recorded"
 
 
@@ -38,6 +39,8 @@ def _cause_name(d: Diagnosis) -> str:
 
 def who_is_off(pair: Pair) -> str:
     """The attribution in words: "mi300x is off", "same bytes", …"""
+    if pair.attribution is Attribution.UNDETERMINED and pair.verdict is Verdict.PASS:
+        return _NEAR
     return ATTRIBUTION_WORDS[pair.attribution].format(a=visible(pair.a), b=visible(pair.b))
 
 

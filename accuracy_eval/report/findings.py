@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from accuracy_eval import messages
-from accuracy_eval.records import Attribution, Diagnosis, NotCompared, Pair, Results, Side, TensorResult, Verdict
+from accuracy_eval.records import ARRAYS, Attribution, Diagnosis, NotCompared, Pair, Results, Side, TensorResult, Verdict
 from accuracy_eval.report.counts import QUIET
 from accuracy_eval.report.rows import EXPLAINS, Row, reproduce, reproduce_element, tensor_rows
 from accuracy_eval.report.summaries import pair_rank
@@ -19,6 +19,7 @@ NEXT_BY_VERDICT = {
 }
 # pairs that say who is off; of others the sides do
 _SAYS_WHO = (Attribution.A_OFF, Attribution.B_OFF, Attribution.BOTH_OFF, Attribution.NOT_COMPARABLE, Attribution.DIFFERENT_CONTRACTS)
+MISSING_ARRAY = "save that array there too, under this name, or compare what both hold: --case NAME"
 MISSING_CANDIDATE = "run the candidate there (--candidate, --plugin), or take it out of what the suite expects"
 
 
@@ -160,6 +161,8 @@ def _of_skipped(results: Results, item: NotCompared) -> Finding:
 
 
 def _advice(item: NotCompared) -> str:
+    if item.verdict is Verdict.MISSING and item.family == ARRAYS:
+        return MISSING_ARRAY
     if item.verdict is Verdict.MISSING and item.candidate not in messages.USUAL_CANDIDATES:
         return MISSING_CANDIDATE
     return NEXT_BY_VERDICT.get(item.verdict, "")

@@ -29,6 +29,7 @@ class PairSummary:
     """All pairs of two dumps: the worst verdict, its attribution, how often each attribution came.
 
     apart  how far those are apart that differ and are right on both sides: "bfloat16 in 12 % of elements, by at most 1 ulp; …"; or ""
+    why    why pairs that pass were not held against each other, each reason once
     """
 
     a: str
@@ -38,6 +39,7 @@ class PairSummary:
     attributions: Counter[str]
     example: Pair
     apart: str
+    why: tuple[str, ...] = ()
 
     @property
     def named(self) -> str:
@@ -65,6 +67,7 @@ class Pairs:
         self._worst: dict[tuple[str, str], Pair] = {}
         self._counts: dict[tuple[str, str], Counter[str]] = {}
         self._apart: dict[tuple[str, str], _Apart] = {}
+        self._why: dict[tuple[str, str], dict[str, None]] = {}
 
     def add(self, result: TensorResult) -> None:
         for pair in result.pairs:
@@ -72,12 +75,15 @@ class Pairs:
             self._worst[key] = max(self._worst.get(key, pair), pair, key=pair_rank)
             self._counts.setdefault(key, Counter())[messages.who_is_off(pair)] += 1
             self._apart.setdefault(key, _Apart()).add(result, pair)
+            if pair.attribution is Attribution.NOT_COMPARABLE and pair.verdict in QUIET:
+                self._why.setdefault(key, {})[messages.visible(pair.sentence)] = None
 
     def summaries(self) -> dict[tuple[str, str], PairSummary]:
         """One summary per ordered pair of labels that occurs."""
         return {
             (a, b): PairSummary(
-                a, b, worst.verdict, messages.who_is_off(worst), self._counts[a, b], worst, self._apart[a, b].text
+                a, b, worst.verdict, messages.who_is_off(worst), self._counts[a, b], worst, self._apart[a, b].text,
+                tuple(self._why.get((a, b), ())),
             )
             for (a, b), worst in self._worst.items()
         }  # fmt: skip
@@ -100,7 +106,7 @@ class _Difference:
 
 
 class _Apart:
-    """By how much two right sides differ, by format: the share of elements and the largest difference; and how much of the budgets that is.
+    """By how much two right sides differ, by the format they compute in: the share of elements, the largest difference, the use of budgets.
 
     The difference is in steps of the format, or in parts of a tensor's norm where results near zero make steps say nothing.
     """
@@ -112,7 +118,8 @@ class _Apart:
     def add(self, result: TensorResult, pair: Pair) -> None:
         if pair.attribution is Attribution.EQUIVALENT and pair.metrics.get("count"):
             sides = [s for s in result.sides if s.label in (pair.a, pair.b)]
-            self._formats.setdefault(sides[0].format, _Difference()).add(pair.metrics)
+            fmt = "tfloat32" if result.case.format == "tfloat32" else sides[0].format  # stored as float32
+            self._formats.setdefault(fmt, _Difference()).add(pair.metrics)
             self._used = max([self._used, *(s.metrics.get("budget_max") or 0.0 for s in sides)])
 
     @property
@@ -173,7 +180,8 @@ class Attributions:
 
         Others say how far two dumps are apart where both are right, and of how many tensors that is, where dumps do not hold the same ones.
         """
-        first, *others = filter(None, [_attribution(self.pairs(), self._makers), _how_far(self.pairs()), self._in_part()])
+        pairs = self.pairs()
+        first, *others = filter(None, [_attribution(pairs, self._makers), _how_far(pairs), _why_not(pairs), self._in_part()])
         return " ".join([first if not others or first.endswith(".") else f"{first}.", *others])
 
     def _in_part(self) -> str:
@@ -193,6 +201,12 @@ def _how_far(summaries: Mapping[tuple[str, str], PairSummary]) -> str:
     return texts[0] if len(summaries) == 1 and texts else ""
 
 
+def _why_not(summaries: Mapping[tuple[str, str], PairSummary]) -> str:
+    """Why passing results of the two dumps were not held against each other; "" for more dumps, or where all were."""
+    texts = [f"Not comparable: {'; or '.join(p.why)}." for p in summaries.values() if p.why]
+    return texts[0] if len(summaries) == 1 and texts else ""
+
+
 def _attribution(summaries: Mapping[tuple[str, str], PairSummary], counts: Mapping[str, Counter[Verdict]]) -> str:
     bad = [f"{who} fails {c[Verdict.FAIL]} of {c.total()}" for who, c in counts.items() if c[Verdict.FAIL]]
     if not summaries:
@@ -206,7 +220,8 @@ def _attribution(summaries: Mapping[tuple[str, str], PairSummary], counts: Mappi
         more = "" if len(summaries) == 1 else f"; the other {len(summaries) - 1} pairs of dumps are no worse"
         if bad:  # results that have no counterpart in the other dump, such as a kernel of one's own
             return f"{', '.join(bad)} against the reference; in {of} nobody is off."
-        return f"Nobody is off in {of}: {worst.answers}{more}."
+        near = f"; for example: {messages.visible(worst.example.sentence)}" if worst.example.attribution is Attribution.UNDETERMINED else ""
+        return f"Nobody is off in {of}: {worst.answers}{more}{near}."
     who = worst.who[:1].upper() + worst.who[1:] if worst.who in _GENERAL else worst.who
     example = messages.visible(worst.example.sentence) or "see the findings"
     return f"{who} in {worst.attributions[worst.who]} of {of}; for example: {example}"
