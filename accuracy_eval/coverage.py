@@ -113,15 +113,16 @@ def checklist(spec: OpSpec, records: Sequence[CaseRecord]) -> tuple[Question, ..
     tails = [s for s in shapes if any(n > TILE and n % TILE for _, n in s)]
     special = dict.fromkeys(r.case.input_class for r in done if r.case.lane == "random" and r.case.input_class != "normal")
     repeats = [r.repeats for r in done]
+    times = " to ".join(str(n) for n in sorted({min(repeats), max(repeats)})) if repeats else ""
     skipped = Counter(r.reason for r in records if r.status == "unsupported")
-    reasons = f"{skipped.total()} skipped with {len(skipped)} reasons, no errors"
+    reasons = f"{skipped.total()} skipped for {counted(len(skipped), 'reason')}, no errors"
     lines = [
         Question("forward results", count("results", (r for r in done if r.case.direction == "fwd"))),
         Question("gradients", count("results", (r for r in done if r.case.direction == "bwd"))),
         Question("every format", f"{', '.join(formats)} of {', '.join(spec.formats)}" if set(formats) >= set(spec.formats) else ""),
         Question("shapes that no tile divides", f"{len(tails)} of {len(shapes)} shapes" if tails else ""),
         Question("inputs beyond the ordinary", ", ".join(special)),
-        Question("runs compared as bytes", f"{min(repeats)} to {max(repeats)} each" if repeats and min(repeats) > 1 else ""),
+        Question("runs compared as bytes", f"{times} runs each" if repeats and min(repeats) > 1 else ""),
         Question("nothing crashed, what was skipped has its reason", "" if any(r.status == "error" for r in records) else reasons),
     ]
     return tuple(q for q in lines if not (q.text.startswith("gradients") and "bwd" not in spec.directions))

@@ -118,23 +118,33 @@ def require_all(parts: Path, work: Sequence[Job]) -> None:
         )
 
 
+def _difference(name: str, before: Any, now: Any) -> str:
+    """What was another in the run that is resumed, in words."""
+    if name == "chosen":  # filters as the command line has them
+        then, this = (", ".join(filters) or "no filter" for filters in (before, now))
+        return f"it was made with {then}, this command has {this}"
+    if name == "suite_digest":
+        return f"its suite holds other cases (digest {before:.8} != {now:.8})"
+    return f"{name} {before!r} != {now!r}"
+
+
 def _require_same_run(path: Path, info: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
     """UsageError unless the results in a dump or a part were made by this suite on this device."""
     with store.Dump.open(path) as d:
         suite = {"suite_digest": d.info.get("suite_digest"), "chosen": d.info.get("chosen", [])}
         before = suite | {k: d.platform.get(k) for k in SAME_RUN}
         gone = _names(d.info.get("candidates", {})) - _names(info["candidates"])
+    now = {**{k: info[k] for k in ("suite_digest", "chosen")}, **{k: provenance.get(k) for k in SAME_RUN}}
+    different = [_difference(k, before[k], now[k]) for k in now if before[k] != now[k]]
+    if different:
+        raise UsageError(
+            f"{path}: --resume goes on with results of another run: {'; '.join(different)}. "
+            "Use the same suite, filters, seed, device and versions, or write to another file"
+        )
     if gone:
         raise UsageError(
             f"{path}: --resume goes on with results of another run, in which {', '.join(sorted(gone))} was registered too. "
             "Register it again with the same --plugin FILE, or write to another file"
-        )
-    now = {**{k: info[k] for k in ("suite_digest", "chosen")}, **{k: provenance.get(k) for k in SAME_RUN}}
-    different = [f"{k} {before[k]!r} != {now[k]!r}" for k in now if before[k] != now[k]]
-    if different:
-        raise UsageError(
-            f"{path}: --resume goes on with results of another run: {'; '.join(different)}. Use the same suite, seed, device and versions, "
-            "or write to another file"
         )
 
 
