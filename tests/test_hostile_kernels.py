@@ -40,7 +40,7 @@ def test_what_kernels_do_to_their_operands_and_their_process_reaches_nobody_else
     outputs = {name: [t.sha256 for t in r.tensors if t.role == "output"] for name, r in records.items()}
     assert (done.returncode, done.stderr) == (1, "")
     assert outputs.pop("writes_and_raises") == []
-    assert records["writes_and_raises"].reason == "ValueError: after writing to its operand (hostile_kernels.py:18)"
+    assert records["writes_and_raises"].reason == "ValueError: after writing to its operand (hostile_kernels.py:19)"
     assert {tuple(digests) for digests in outputs.values()} == {tuple(outputs["after"])}
     assert dump.verify_all() == len(outputs)
 
@@ -69,9 +69,9 @@ def test_the_process_is_put_back() -> None:
 REASONS = {
     "exits": "candidate 'exits' raised SystemExit: 0, which would have ended the dump",
     "closes": "candidate 'closes' raised GeneratorExit: , which would have ended the dump",
-    "unsayable": "Unsayable: (what it says cannot be had: RuntimeError) (hostile_kernels.py:82)",
-    "controls": r"ValueError: \x1b[31mred\x00 \u202eturned\ud800 (hostile_kernels.py:82)",
-    "talks": f"ValueError: {'x' * 2000} … (1000000 characters in all) (hostile_kernels.py:82)",
+    "unsayable": "Unsayable: (what it says cannot be had: RuntimeError) (hostile_kernels.py:83)",
+    "controls": r"ValueError: \x1b[31mred\x00 \u202eturned\ud800 (hostile_kernels.py:83)",
+    "talks": f"ValueError: {'x' * 2000} … (1000000 characters in all) (hostile_kernels.py:83)",
     "nothing": "candidate 'nothing' output d: a NoneType; expected a torch tensor",
     "array": "candidate 'array' output d: a ndarray; expected a torch tensor",
     "list": "candidate 'list' output d: a list; expected a torch tensor",
@@ -91,6 +91,20 @@ def test_what_kernels_print_is_not_mixed_with_what_the_command_says(tmp_path: Pa
     done, _ = dumped(tmp_path, "prints", more=("--json", *workers))
     assert json.loads(done.stdout)["done"] == 1
     assert done.stderr == "from Python\nfrom C\n" * 2
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "1")], ids=["in-this-process", "by-a-worker"])
+def test_a_process_that_a_kernel_forks_does_not_go_on_with_the_dump(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    done, dump = dumped(tmp_path, "forks", "forks_and_raises", "after", more=workers)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert dump.verify_all() == len(dump.records) == 3
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "1")], ids=["in-this-process", "by-a-worker"])
+def test_a_thread_that_a_kernel_leaves_does_not_keep_the_dump_from_ending(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    done, dump = dumped(tmp_path, "leaves_a_thread", "after", more=workers)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert dump.verify_all() == 2
 
 
 def test_a_plugin_that_ends_the_process_is_one_message(tmp_path: Path) -> None:

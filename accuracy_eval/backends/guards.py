@@ -3,6 +3,7 @@ were."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -34,12 +35,12 @@ def leave_poison(torch: Any, device: str, outputs: Iterable[Output], byte: int) 
 
 def contained(candidate: Candidate, device: str) -> Run:
     """A user's kernel that can do no more to the dump than give a wrong result or raise: its operands are views in a dict of its own, what
-    it changes of its process is put back, and what would end the process is an error of the case."""
+    it changes of its process is put back, what would end the process is an error of the case, and a process that it forks ends with it."""
 
     def run(torch: Any, case: Case, tensors: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
         views = {name: tensor.detach() for name, tensor in tensors.items()}
         try:
-            with put_back(torch, on_gpu=device != "cpu"):
+            with put_back(torch, on_gpu=device != "cpu"), _forks_ended():
                 return candidate.run(torch, case, views, out)
         except (Exception, KeyboardInterrupt):
             raise
@@ -47,6 +48,17 @@ def contained(candidate: Candidate, device: str) -> Run:
             raise UsageError(f"candidate {candidate.name!r} raised {described(error)}, which would have ended the dump") from error
 
     return run
+
+
+@contextmanager
+def _forks_ended() -> Iterator[None]:
+    """A process that was forked inside does not come out: the dump is its parent's."""
+    owner = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != owner:
+            os._exit(0)
 
 
 def check(candidate: Candidate, outputs: Sequence[Output], result: Mapping[str, Any], device: str) -> None:

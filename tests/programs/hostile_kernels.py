@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 
 import numpy as np
 import torch
@@ -115,6 +116,25 @@ def _(case, tensors):
     print("from Python")
     sys.stdout.flush()
     os.write(1, b"from C\n")
+    return product(tensors)
+
+
+@ae.candidate("gemm", name="forks")
+def _(case, tensors):
+    os.fork()
+    return product(tensors)
+
+
+@ae.candidate("gemm", name="forks_and_raises")
+def _(case, tensors):
+    if not os.fork():
+        raise ValueError("in the child")
+    return product(tensors)
+
+
+@ae.candidate("gemm", name="leaves_a_thread")
+def _(case, tensors):
+    threading.Thread(target=threading.Event().wait).start()
     return product(tensors)
 
 
