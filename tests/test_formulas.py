@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 import support_formulas as formulas
+import support_formulas_products as products
 import support_formulas_rows as rows
 from support_formulas import healthy, planted
 from support_ops import Known, codes_of
@@ -17,6 +18,10 @@ ROUTED = [{"score": s, "normalised": n} for s in ("softmax", "sigmoid") for n in
 FULL = {"bias": True, "alpha": 0.75, "output_scale": 1.25}
 
 NORMS = [((33, 200), {"direction": d}) for d in ("fwd", "bwd")]
+GROUPS = [
+    ((6, 24, 32, 48), {"layout": "nt", "direction": d, "lane": lane, "options": {"lens": lens}})
+    for d in ("fwd", "bwd") for lane in ("random", "exact") for lens in ("ragged", "zeros")
+]  # fmt: skip
 
 # op -> (formula, its mistakes, usual cases in small: shape, what make_case takes besides)
 OPS = {
@@ -32,6 +37,8 @@ OPS = {
         ((1024, 2000, 16), {"direction": "bwd"}),
     ]),
     "layernorm": (rows.norm, rows.NORM, NORMS), "rmsnorm": (rows.norm, rows.NORM, NORMS),
+    "batched_gemm": (products.batched, products.BATCHED, [((4, 24, 20, 48), {"layout": "nt", "direction": d}) for d in ("fwd", "bwd")]),
+    "grouped_gemm": (products.grouped, products.GROUPED, GROUPS),
     "rope": (rows.rope, rows.ROPE, [((40, 6, 32), {"direction": d}) for d in ("fwd", "bwd")]),
 }  # fmt: skip
 FORMATS = ("float32", "bfloat16")

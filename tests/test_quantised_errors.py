@@ -10,6 +10,7 @@ import pytest
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.cases import case_id, make_case
 from accuracy_eval.compare import compare_dumps
+from accuracy_eval.diagnose import CODES
 from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump import dump
 from accuracy_eval.formats import decode, encode, get_format
@@ -130,6 +131,81 @@ def test_another_rounding_rule_is_named_with_its_steps_and_costs_no_conversion_e
     assert f"  scales: exponent 0 ({ours.size - more}), +1 ({more}); at most 1 of itself apart; rule rceil, expected floor" in side_message(
         next(t for t in compare_dumps(tmp_path / "me").tensors if t.tensor == "scale"), found["scale"]
     )
+
+
+def divided(x, made, scale):
+    """x over these scales, along blocks of its last axis, in float64."""
+    held = np.ldexp(1.0, scale.astype(int) - 127)
+    if "global_scale" in made:
+        held = decode(scale, "float8_e4m3fn") * float(made["global_scale"].view(np.float32))
+    return x / np.repeat(held, x.shape[1] // scale.shape[1], axis=1)
+
+
+def remade(fmt, by=0, axis=1, where=slice(None)):
+    """The change that quantises columns `where` with the scales `by` blocks before."""
+
+    def change(made, x):
+        codes = encode(divided(x, made, np.roll(made["scale"], by, axis=axis)), fmt, overflow="saturate")
+        made["codes"][:, where] = codes[:, where]
+        return made
+
+    return change
+
+
+def of_codes(change):
+    return lambda made, x: {**made, "codes": change(made["codes"])}
+
+
+def of_scales(change):
+    return lambda made, x: {**made, "scale": np.ascontiguousarray(change(made["scale"]))}
+
+
+def cut_int8(made, x):
+    made["codes"] = np.trunc(x / made["scale"].view(np.float32)[:, None]).astype(np.int8).view(np.uint8)
+    return made
+
+
+E4M3, E2M1, FP6 = "float8_e4m3fn", "float4_e2m1fn", "float6_e2m3fn"
+# what is done -> recipe, change, tensor that it is named on, (diagnosis, words of its sentence) or none
+NAMED = {
+    "right": ("mxfp8", remade(E4M3), "codes", None),
+    "right, of four bits": ("nvfp4", remade(E2M1), "codes", None),
+    "the last of a block by the next scale": (
+        "mxfp8", remade(E4M3, -1, where=slice(31, 415, 32)), "codes",
+        ("scale-index", "the last element of a block met the scale of the next block"),
+    ),
+    "the first of a block by the scale before": (
+        "nvfp4", remade(E2M1, 1, where=slice(16, None, 16)), "codes",
+        ("scale-index", "the first element of a block met the scale of the previous"),
+    ),
+    "blocks by the next scale": ("mxfp6", remade(FP6, -1), "codes", ("scale-index", ": elements of a block met the scale of the next")),
+    "rows by the scales before": ("mxfp4_rceil", remade(E2M1, 1, axis=0), "codes", ("scale-index", "of the previous row of scales")),
+    "halves of bytes exchanged": (
+        "mxfp4_rceil", of_codes(lambda c: c[:, np.arange(c.shape[1]) ^ 1]), "codes",
+        ("formula-step", "the two elements of every byte are exchanged"),
+    ),
+    "the largest code read as the next": ("nvfp4", of_codes(lambda c: np.where(c & 7 == 7, c - 1, c)), "codes", None),
+    "integers cut": ("int8_rowwise", cut_int8, "codes", ("truncation-bias", "one step too near to zero")),
+    "integers by the scale of another row": (
+        "int8_rowwise", lambda made, x: {**made, "codes": cut_int8({**made, "scale": np.roll(made["scale"], 1)}, x)["codes"]},
+        "codes", None,
+    ),
+    "the last row of scales lost": ("block128x128", of_scales(lambda s: np.concatenate([s[:1], 0 * s[1:]])), "scale", None),
+    "the sign lost": ("mxfp8", of_codes(lambda c: c & 0x7F), "codes", None),
+}  # fmt: skip
+CLASSES = {"the largest code read as the next": "uniform"}  # more than a fifth of the codes are the largest
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_a_quantiser_did_is_named_where_it_is_sure_and_else_is_not(tmp_path, name):
+    recipe, change, tensor, wanted = NAMED[name]
+    case = case_of(recipe, input_class=CLASSES.get(name, "normal"))
+    x = decode(operand_codes(get_op("quantize"), case, "ocp")["x"], "bfloat16")
+    side = judged(tmp_path, case, lambda made: change(made, x))[tensor]
+    assert side.verdict is (Verdict.PASS if name.startswith("right") else Verdict.FAIL)
+    causes = [d for d in side.diagnoses if CODES[d.code].rank == "cause"]
+    assert [d.code for d in causes] == ([wanted[0]] if wanted else [])
+    assert wanted is None or wanted[1] in causes[0].sentence
 
 
 def test_two_dumps_of_different_rules_are_compared_scale_by_scale(tmp_path):

@@ -180,7 +180,10 @@ class Look:
 
     @cached_property
     def rounding(self) -> float:
-        """‖d‖/‖e‖ that rounding alone gives normal data: 0.43·2^-(p+1), and √2 of it between two rounded sides."""
+        """‖d‖/‖e‖ that rounding alone gives normal data: 0.43·2^-(p+1), of integers 1/√12 each; and √2 of it between two rounded sides."""
+        if self.fmt.kind == "int":
+            size = math.sqrt(float(np.sum(np.square(self.m.rows.reference)))) if self.m.rows is not None else 0.0
+            return math.sqrt(self.count / (12 if self.reference else 6)) / size if size else 0.0
         return 0.4253 * self.fmt.eps / 2 * (1.0 if self.reference else math.sqrt(2))
 
     @property

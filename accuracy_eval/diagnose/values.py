@@ -39,6 +39,8 @@ def gain(look: Look) -> Finding | None:
         return None
     if abs(g - 1) < smallest_gain(look) or min(abs(g - 1), abs(g)) <= 8 * se:
         return None
+    if look.fmt.kind == "int" and _truncating_cast(look) is not None:  # integers that are cut look like a factor just below 1
+        return None
     residual = se * math.sqrt(m["finite_pairs"] - 1)
     if residual > max(math.sqrt(EXPLAINED) * min(error, abs(g)), 1.5 * look.rounding * abs(g)) or not _everywhere(look, abs(g - 1), abs(g)):
         return None
@@ -77,7 +79,8 @@ def _everywhere(look: Look, shift: float, size: float) -> bool:
         if noise is None:
             continue
         counted = noise.reference > 0
-        allowed = 0.2 * shift + size * (look.fmt.eps if width < 8 else 3 * look.rounding)
+        rounding = look.fmt.eps if width < 8 and look.fmt.kind == "float" else 3 * look.rounding
+        allowed = 0.2 * shift + size * rounding
         near = (np.abs(noise.error - shift * noise.reference) <= allowed * noise.reference) & (noise.error > shift * noise.reference / 2)
         if counted.any() and near[counted].mean() < 0.9:
             return False
@@ -290,8 +293,8 @@ def truncation_bias(look: Look) -> Finding | None:
 
 
 def _truncating_cast(look: Look) -> Finding | None:
-    """At least a fifth of the elements one step nearer to zero than the rounded expectation, and none further from zero."""
-    if look.fmt.bits > 16 or look.fmt.kind != "float" or not look.open or not look.height or (look.metrics["ulp_max"] or 0) > 1.001:
+    """At least a fifth of the elements, of several magnitudes, one step nearer to zero than the rounded expectation, none further away."""
+    if look.fmt.bits > 16 or not look.open or not look.height or (look.metrics["ulp_max"] or 0) > 1.001:
         return None
     a, e = look.whole or (look.actual(0, look.height), look.expected(0, look.height))
     r = look.rounded(e)
@@ -300,5 +303,7 @@ def _truncating_cast(look: Look) -> Finding | None:
     inward = wrong & (np.abs(a) < np.abs(r))
     count, total = int(wrong.sum()), int(both.sum())
     if count < 64 or count < total / 5 or int(inward.sum()) < 0.995 * count:
+        return None
+    if np.ptp(np.abs(r[wrong])) == 0:  # one code that is wrong: the largest, as a rule
         return None
     return Finding({"bias_sigma": look.metrics.get("bias_sigma")}, {"what": f"{count} of {total} elements are one step too near to zero"})
