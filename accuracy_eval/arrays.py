@@ -38,6 +38,8 @@ def as_coded(array: Any, name: str = "array") -> Coded:
     found = _native(array)
     if found.dtype.name in ("int64", "bool") and (not found.size or -(1 << 31) <= int(found.min()) <= int(found.max()) < 1 << 31):
         found = found.astype(np.int32)
+    if found.dtype == object and not isinstance(array, np.ndarray):
+        raise UsageError(f"{name}: a {type(array).__name__} is no array of numbers; give a numpy array or a torch tensor")
     if found.dtype.name not in FORMATS:
         allowed = ", ".join(n for n, f in FORMATS.items() if not f.scale_only)
         raise UsageError(f"{name}: dtype {found.dtype} is no format this program knows; allowed: {allowed}, or codes(array, format=…)")

@@ -163,6 +163,8 @@ def test_byte_order_and_range_of_arrays_do_not_change_what_they_mean():
         ae.check(np.array([-(2**63), 7]), np.array([0, 7]))
     with pytest.raises(UsageError, match="a masked array"):
         ae.check(np.ma.masked_array([1.0, 2.0], [True, False]), x)
+    with pytest.raises(UsageError, match="a Seeded is no array of numbers"):
+        ae.check(ae.seeded((2, 2)), np.zeros((2, 2), np.float32))
     assert ae.check([1, 2, 3], [1.4, 2.4, 3.4]).verdict == "FAIL"
 
 

@@ -18,6 +18,7 @@ from accuracy_eval.records import (
     Attribution,
     Case,
     Coded,
+    Diagnosis,
     DumpInfo,
     NotCompared,
     Pair,
@@ -79,9 +80,16 @@ def _pair(a: str, left: Coded, b: str, right: Coded) -> Pair:
     if left.shape != right.shape:
         sentence = f"{a} is {list(left.shape)}, {b} is {list(right.shape)}"
         diagnoses = tuple(replace(d, sentence=sentence) if d.code == "shape-mismatch" else d for d in diagnoses)
-    elif left.format != right.format:
+    diagnoses = tuple(_in_words_of_files(d, a, b) for d in diagnoses)
+    if left.shape == right.shape and left.format != right.format:
         sentence = f"{a} is {left.format}, {b} is {right.format}; {sentence}"
     return Pair(a, b, found.verdict, attribution, sentence, found.metrics, found.gates, found.worst, diagnoses)
+
+
+def _in_words_of_files(d: Diagnosis, a: str, b: str) -> Diagnosis:
+    """A diagnosis whose sentence speaks of what is expected, said of the file that has it: neither is the truth."""
+    kind = {"nan-in-expected": "NaN", "inf-in-expected": "Inf"}.get(d.code)
+    return replace(d, sentence=f"{number(d.evidence['count'])} elements are {kind} in {b} and not in {a}") if kind else d
 
 
 def _apart(found: Side) -> str:
