@@ -284,6 +284,10 @@ def test_two_dumps_never_write_into_one_folder(tmp_path):
     fcntl.flock(handle, fcntl.LOCK_EX)
     with pytest.raises(UsageError, match="another dump is writing there"):
         dump(suite(), open_backend("reference"), tmp_path / "a.h5")
+    (folder / "first.h5").write_bytes(b"")
+    with pytest.raises(UsageError, match="another dump is writing there"):
+        dump(suite(), open_backend("reference"), tmp_path / "a.h5")
+    (folder / "first.h5").unlink()
     os.close(handle)
     dump(suite(), open_backend("reference"), tmp_path / "a.h5")
 

@@ -33,6 +33,8 @@ def taken_over(
         store.unpack(out, parts)
     finished, damaged = store.intact(parts)
     if store.part_files(parts) and not resume:
+        with only_writer(parts):  # one that is running is not to be removed
+            pass
         raise UsageError(
             f"{parts} holds {counted(len(finished), 'result')} of an unfinished dump; go on with --resume (and --workers 1 where a case "
             "ended the process: it then costs itself alone), or remove it"
