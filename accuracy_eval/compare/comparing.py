@@ -51,7 +51,8 @@ def compare_dumps(
     reference_cache  folder where references are kept between comparisons and read from
     explain       also name the order of operations that makes each product's bits, of `unit`'s arithmetic or of the dump's own device;
                   it changes no verdict
-    workers       processes that share the cases; None: one a core from 1,000 results on. What is found is the same
+    workers       processes that share the cases; None: one a core from 1,000 results on. What is found is the same. They import the
+                  script that calls this: there it stands under `if __name__ == "__main__":`
     journal       file, or (labels of the dumps) -> file, that keeps every case as it is judged. Where it holds cases of the same comparison
                   (program, limits, options, dumps by digest) they are taken over; the results are the same. It stays when all is done
     FileError for a file that cannot be used, UsageError for an unknown case, candidate or profile, NothingJudged where filters leave
