@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import types
@@ -102,6 +103,19 @@ def test_compare_prints_the_verdict_first_and_writes_the_reports(dumps, tmp_path
     names = sorted(p.name for p in (tmp_path / "r").iterdir() if not p.name.startswith("."))
     assert names == ["gemm-m16.n8.k32.xlsx", "report.html", "results.json", "summary.xlsx"]
     assert max(len(line) for line in text.splitlines() if not line.startswith("  /")) <= 80
+
+
+def test_reports_of_other_dumps_are_not_replaced_without_a_word(dumps, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(dumps / "cpu.h5", tmp_path / "later.h5")
+    compare = ["compare", "--label", "cpu", "--to", "json"]
+    assert run([*compare, str(dumps / "cpu.h5")]) == run([*compare, str(dumps / "cpu.h5")]) == 0
+    assert "replaced" not in capsys.readouterr().err
+    assert run([*compare, "later.h5"]) == 0
+    assert f"reports/cpu held the reports of {dumps / 'cpu.h5'}; they are replaced. Another folder: -o" in capsys.readouterr().err
+    (tmp_path / "reports/cpu/results.json").write_text('{\n "dumps": [\n  {\n')
+    assert run([*compare, "later.h5"]) == 0
+    assert "replaced" not in capsys.readouterr().err
 
 
 def test_json_on_stdout_is_the_results(dumps, capsys):

@@ -117,6 +117,8 @@ def compare_command(
             part = bool(options["cases"] or filters)
             found = [c for c in changes(before, results) if not (part and c.kind == "gone")]  # what was not asked for is not gone
             results = replace(results, notes=(*results.notes, summary(found, "/".join(Path(options["baseline"]).parts[-2:]))))
+        if wanted and out is None and not quiet:
+            _say_replaced(results)
         written = publish(results, forms=wanted, out=out)
     code = show(results, written, strict=strict, quiet=quiet, verbose=verbose, as_json=as_json)
     if not quiet and not as_json:
@@ -157,6 +159,16 @@ def _resumable(out: str | None, *, quiet: bool) -> Iterator[Callable[[Sequence[s
         raise
     for path in used:
         path.unlink(missing_ok=True)
+
+
+def _say_replaced(results: Results) -> None:
+    """That the folder, which is named by labels, holds the reports of other dumps."""
+    from accuracy_eval.report.results_file import dumps_before
+
+    folder = _report_folder(None, [d.label for d in results.dumps])
+    before = dumps_before(folder)
+    if before and {Path(f).resolve() for f in before} != {Path(d.file).resolve() for d in results.dumps}:
+        click.echo(f"compare: {folder} held the reports of {', '.join(before)}; they are replaced. Another folder: -o", err=True)
 
 
 def _arrays(paths: tuple[str, ...], labels: tuple[str, ...], names: tuple[str, ...]) -> Results:

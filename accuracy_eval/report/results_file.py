@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -80,6 +81,20 @@ def read(path: Path) -> Results:
     if wrong := next(contradictions(results), ""):
         raise FileError(f"{file}: {wrong}; the file was changed by hand or is damaged: {_REMEDY}")
     return results
+
+
+def dumps_before(folder: Path) -> list[str]:
+    """Files of the dumps that the results.json in `folder` is of, read no further than that; none where there is no such file."""
+    found: list[str] = []
+    try:
+        with (folder / NAME).open(encoding="ascii") as stream:
+            head = itertools.takewhile(lambda line: not line.startswith(' "tensors"'), stream)
+            for line in itertools.dropwhile(lambda line: not line.startswith(' "dumps"'), head):
+                if line.startswith("  {"):
+                    found.append(str(json.loads(line.rstrip(",\n"))["file"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return found
 
 
 def _item(file: Path, name: str, i: int, item: Any) -> Any:
