@@ -34,7 +34,7 @@ from accuracy_eval.report.findings import findings
 from accuracy_eval.report.limits import passing_limits
 from accuracy_eval.report.markdown import MAX_BYTES
 from accuracy_eval.report.rows import reproduce
-from accuracy_eval.report.summaries import attribution_sentence
+from accuracy_eval.report.summaries import attribution_sentence, pair_summaries
 
 FAILING = "gemm.m512.n128.k256.nt.bfloat16.normal.s42"
 
@@ -430,6 +430,16 @@ def test_a_sentence_on_who_is_off_ends_before_the_next() -> None:
     pair = replace(off.pairs[0], attribution=Attribution.B_OFF, verdict=Verdict.FAIL, sentence="cpu is off; h200 is right")
     found = attribution_sentence([off, replace(off, pairs=(pair,))])
     assert "for example: cpu is off; h200 is right. Equivalent ones differ: bfloat16 in 4 % of elements, by at most 1 ulp." in found
+
+
+def test_pairs_that_pass_and_in_part_cannot_be_compared_are_headed_by_nobody() -> None:
+    equal = pass_result(gemm_case(), identical=True)
+    apart = replace(equal, pairs=(replace(equal.pairs[0], attribution=Attribution.NOT_COMPARABLE, sentence="two encodings"),))
+    (summary,) = pair_summaries([equal, apart, equal]).values()
+    assert [summary.named, summary.answers] == ["nobody is off", "2 same bytes, 1 not comparable"]
+    assert next(iter(pair_summaries([equal]).values())).named == "same bytes"
+    row = next(line for line in markdown.render(results_of((equal, apart))).split("\n") if line.startswith("| h200 | cpu |"))
+    assert "PASS | nobody is off | 1 not comparable, 1 same bytes |" in row
 
 
 def test_pairs_of_more_dumps_say_each_how_far_they_are_apart() -> None:

@@ -86,7 +86,7 @@ def _pairs(results: Results) -> list[str]:
     for s in summaries:
         parts = ", ".join(f"{n} {who}" for who, n in sorted(s.attributions.items(), key=lambda item: (-item[1], item[0]))[:6])
         parts += f"; equivalent ones differ: {s.apart}" if s.apart and len(summaries) > 1 else ""
-        lines.append(f"| {_escape(s.a)} | {_escape(s.b)} | {MARKS[s.verdict]} {s.verdict} | {_escape(s.who)} | {_escape(parts)} |")
+        lines.append(f"| {_escape(s.a)} | {_escape(s.b)} | {MARKS[s.verdict]} {s.verdict} | {_escape(s.named)} | {_escape(parts)} |")
     return lines
 
 

@@ -43,7 +43,9 @@ class PairSummary:
 
     @property
     def named(self) -> str:
-        """Who is off, by name: of an output off its contract the sentence says whose."""
+        """Who is off, by name: of an output off its contract the sentence says whose; of pairs that pass and are not compared, nobody."""
+        if self.verdict is Verdict.PASS and self.example.attribution in (Attribution.NOT_COMPARABLE, Attribution.DIFFERENT_CONTRACTS):
+            return "nobody is off"
         return messages.visible(self.example.sentence) if self.example.attribution is Attribution.OFF_CONTRACT else self.who
 
     @property
