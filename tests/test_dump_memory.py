@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread, Timer
 from typing import Any
 
 import pytest
@@ -39,13 +39,20 @@ def test_what_does_not_fit_waits_for_the_disk(sizes: tuple[int, ...], next_one: 
 def test_a_device_that_is_faster_than_the_disk_is_few_cases_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "MOST_CASES_IN_FLIGHT", 2)
     suite = parse_suite({"name": "t", "cases": [{"op": "exp", "shape": {"n": [1, 2, 3, 4, 5, 6]}, "format": "float32"}]}, "t")
-    begun, written = [], []
-    too_far = Event()
+    begun: list[Case] = []
+    written: list[Path] = []
+    begun_while_the_disk_stood: list[int] = []
+    first, disk_goes_on = Lock(), Event()
     write_part = store.write_part
 
+    def look() -> None:
+        begun_while_the_disk_stood.append(len(begun))
+        disk_goes_on.set()
+
     def write(*args: Any, **options: Any) -> Path:
-        if not written:
-            assert not too_far.wait(0.5)
+        if first.acquire(blocking=False):
+            Timer(0.5, look).start()
+        assert disk_goes_on.wait(30)
         written.append(write_part(*args, **options))
         return written[-1]
 
@@ -54,11 +61,10 @@ def test_a_device_that_is_faster_than_the_disk_is_few_cases_ahead(tmp_path: Path
 
         def counted(case: Case) -> Any:
             begun.append(case)
-            if len(begun) > 3:  # two are on their way, one is done and waits for its place
-                too_far.set()
             return prepare(case)
 
         monkeypatch.setattr(backend, "prepare", counted)
         monkeypatch.setattr(store, "write_part", write)
         summary = dump(suite, backend, tmp_path / "a.h5")
     assert (summary.done, summary.error, len(written)) == (6, 0, 6)
+    assert begun_while_the_disk_stood[0] <= 3  # two are on their way, one is done and waits for its place

@@ -115,7 +115,7 @@ def rewritten(source, folder, change):
         (stored,) = (t for t in r.tensors if t.role == "output")
         codes = np.ascontiguousarray(change(r, held.view(r, stored).reshape(stored.shape)))
         made = replace(stored, shape=codes.shape, sha256=sha256_codes(codes))
-        tensors = tuple(made if t is stored else t for t in r.tensors)
+        tensors = tuple(made if t == stored else t for t in r.tensors)
         write_part(folder, replace(r, tensors=tensors), {stored.name: codes}, info=dict(held.info), platform=dict(held.platform))
     return folder
 
