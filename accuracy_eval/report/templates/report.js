@@ -375,7 +375,8 @@
   }, { rootMargin: "600px" });
   watcher.observe($("charts"));
   addEventListener("beforeprint", draw);
-  (globalThis.requestIdleCallback || setTimeout)(draw);
+  if (globalThis.requestIdleCallback) requestIdleCallback(draw, { timeout: 1000 });  // a busy machine is never idle
+  else setTimeout(draw);
   root.className = "";
   fromAddress();
 })();
