@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, overload
 
+from accuracy_eval.concluding import Tally
 from accuracy_eval.json_data import from_json, to_json, written_as_array
-from accuracy_eval.records import Tally, TensorResult, Verdict
+from accuracy_eval.records import TensorResult, Verdict
 
 _UNPACKED = 4  # batches at most whose texts are held; results are read in the order in which they were packed, or nearly
 

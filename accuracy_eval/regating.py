@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from accuracy_eval.attribution import between
+from accuracy_eval.concluding import Tally, conclusion
 from accuracy_eval.diagnose import fails
 from accuracy_eval.errors import UsageError
 from accuracy_eval.gates import Gate, Profile, load_profile
@@ -16,7 +17,7 @@ from accuracy_eval.judge import Subject, decided
 from accuracy_eval.metrics.registry import DERIVED
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Encoding, Output
-from accuracy_eval.records import Attribution, Pair, Results, Side, Tally, TensorResult, Verdict, conclusion
+from accuracy_eval.records import Attribution, Pair, Results, Side, TensorResult, Verdict
 
 _STAYS = ("nondeterministic", "never-written", "explained-by-datapath", "not-explained")  # said of the bytes, whatever the limits
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from support_results import gemm_results, hostile_results, many_results, passing_results, quantised_result, results_of, special_result
 
+from accuracy_eval.concluding import Tally
 from accuracy_eval.json_data import to_json
 from accuracy_eval.kept import KeptResults, Packed, packed
-from accuracy_eval.records import Results, Tally, Verdict
+from accuracy_eval.records import Results, Verdict
 from accuracy_eval.report import console_table, write_reports
 
 BATCH = 3  # not a divisor of what is packed: the last batch is short

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from accuracy_eval.compare.how import ReferenceMode
 from accuracy_eval.compare.joining import Entry, Key
+from accuracy_eval.concluding import Tally, conclusion
 from accuracy_eval.gates import Profile
 from accuracy_eval.kept import KeptResults
 from accuracy_eval.records import (
@@ -18,8 +19,6 @@ from accuracy_eval.records import (
     DumpInfo,
     NotCompared,
     Results,
-    Tally,
-    conclusion,
 )
 from accuracy_eval.version import PRODUCER
 from accuracy_eval.visits import Visit, among, besides_default, states_text, visits, visits_text

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from accuracy_eval.checking import check
+from accuracy_eval.concluding import Tally, conclusion
 from accuracy_eval.errors import UsageError, counted, unknown
 from accuracy_eval.foreign.arrays import read_arrays
 from accuracy_eval.gates import load_profile
@@ -24,10 +25,8 @@ from accuracy_eval.records import (
     Pair,
     Results,
     Side,
-    Tally,
     TensorResult,
     Verdict,
-    conclusion,
 )  # fmt: skip
 from accuracy_eval.version import PRODUCER
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from accuracy_eval.concluding import Tally, conclusion
 from accuracy_eval.gates import COMPARISONS
-from accuracy_eval.records import GateResult, Pair, Results, Side, Tally, TensorResult, Verdict, conclusion
+from accuracy_eval.records import GateResult, Pair, Results, Side, TensorResult, Verdict
 
 
 def contradictions(results: Results) -> Iterator[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from accuracy_eval import messages
 from accuracy_eval.errors import counted
@@ -14,14 +15,27 @@ ORDER = tuple(sorted(Verdict, key=lambda v: -v.severity))  # worst first
 QUIET = (Verdict.PASS, Verdict.UNSUPPORTED)  # counted, not findings
 
 
+class Summary(Protocol):
+    """What results say together, which are seen once, in turn."""
+
+    def add(self, result: Any, /) -> None: ...
+
+
+S = TypeVar("S", bound=Summary)
+
+
+def over(summary: S, results: Iterable[Any]) -> S:
+    """`summary`, after it has seen these results."""
+    for result in results:
+        summary.add(result)
+    return summary
+
+
 def count_verdicts(
     results: Results, key: Callable[[TensorResult | NotCompared], tuple[str, ...]]
 ) -> dict[tuple[str, ...], Counter[Verdict]]:
     """Verdicts of tensors and of results not compared, counted by `key`, keys in order of first appearance."""
-    counts = Counts(key)
-    for item in _judged(results):
-        counts.add(item)
-    return counts.by_key
+    return over(Counts(key), _judged(results)).by_key
 
 
 class Counts:

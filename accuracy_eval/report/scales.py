@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from accuracy_eval.messages import REFERENCE, of_candidate, visible
 from accuracy_eval.records import Pair, ScaleFacts, Side, TensorResult
+from accuracy_eval.report.counts import over
 
 _Compared = tuple[int, int, ScaleFacts]
 """Scales compared, those that differ, and what is said of them."""
@@ -53,10 +54,7 @@ class ScaleAgreement:
 
 def scale_agreements(tensors: Iterable[TensorResult]) -> list[ScaleAgreement]:
     """`Scales.agreements` of these results."""
-    found = Scales()
-    for t in tensors:
-        found.add(t)
-    return found.agreements()
+    return over(Scales(), tensors).agreements()
 
 
 class Scales:

@@ -10,7 +10,7 @@ from typing import Any
 from accuracy_eval import messages
 from accuracy_eval.errors import counted
 from accuracy_eval.records import Attribution, Pair, TensorResult, Verdict
-from accuracy_eval.report.counts import QUIET
+from accuracy_eval.report.counts import QUIET, over
 
 FEW_STEPS = 16  # by which right results differ that are not near zero
 ATTRIBUTION_RANK = (
@@ -56,10 +56,7 @@ class PairSummary:
 
 def pair_summaries(tensors: Iterable[TensorResult]) -> dict[tuple[str, str], PairSummary]:
     """One summary per ordered pair of labels that occurs."""
-    found = Pairs()
-    for result in tensors:
-        found.add(result)
-    return found.summaries()
+    return over(Pairs(), tensors).summaries()
 
 
 class Pairs:
@@ -151,10 +148,7 @@ def dump_summaries(tensors: Iterable[TensorResult]) -> dict[str, Counter[Verdict
 
 def attribution_sentence(tensors: Iterable[TensorResult]) -> str:
     """`Attributions.sentence` of these results."""
-    found = Attributions()
-    for result in tensors:
-        found.add(result)
-    return found.sentence()
+    return over(Attributions(), tensors).sentence()
 
 
 class Attributions:
