@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,6 +87,19 @@ def test_parts_that_only_their_node_sees_end_the_dump_with_the_reason(tmp_path: 
         monkeypatch.setattr("accuracy_eval.dump.workers.store.part_name", lambda ident, candidate: "on-another-disk.h5")
         with pytest.raises(EngineError, match=r"worker 0 wrote on-another-disk.h5, which is not in .*; give a dump \(-o\) on storage"):
             dump(suite(), crew, tmp_path / "a.h5")
+
+
+def test_what_nobody_expected_says_where_in_the_worker_it_was() -> None:
+    told: list[Any] = []
+    with ThreadPoolExecutor(1) as threads:
+        workers._when_all([threads.submit(_mistaken)], told.append)
+    with pytest.raises(ZeroDivisionError) as raised:
+        raise pickle.loads(pickle.dumps(told[0]))  # noqa: S301  what a pipe does: the traceback itself is lost
+    assert "in _mistaken" in raised.value.__notes__[0]
+
+
+def _mistaken() -> Any:
+    raise ZeroDivisionError
 
 
 def _settings(*values: Any, **more: Any) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from traceback import format_tb
 from types import TracebackType
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from accuracy_eval.engine.local import LocalPool
 from accuracy_eval.engine.ray import Cluster, RayPool
 from accuracy_eval.engine.seats import seats_for
 from accuracy_eval.engine.work import Broken, Done, Finished, Lost, Pool, Seat
-from accuracy_eval.errors import EngineError
+from accuracy_eval.errors import AccuracyEvalError, EngineError
 from accuracy_eval.ops.registry import OPS, get_op
 from accuracy_eval.records import Case, CaseRecord
 
@@ -215,7 +216,14 @@ def _or_error(make: partial[Any]) -> Any:
     try:
         return make()
     except Exception as error:  # noqa: BLE001  raised again where the answer arrives
-        return error
+        return _with_place(error)
+
+
+def _with_place(error: BaseException) -> BaseException:
+    """The exception with its traceback as a note, for one that nobody expected: tracebacks do not travel between processes."""
+    if not isinstance(error, AccuracyEvalError):
+        error.add_note("In the worker:\n" + "".join(format_tb(error.__traceback__)))
+    return error
 
 
 def _when_all(futures: Sequence[Future[CaseRecord | None]], done: Done) -> None:
@@ -232,7 +240,7 @@ def _when_all(futures: Sequence[Future[CaseRecord | None]], done: Done) -> None:
             last = left == 0
         if last:
             errors = [e for f in futures if (e := f.exception())]
-            done(errors[0] if errors else [r for f in futures if (r := f.result())])
+            done(_with_place(errors[0]) if errors else [r for f in futures if (r := f.result())])
 
     for f in futures:
         f.add_done_callback(one)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -28,21 +29,29 @@ METADATA_CACHE_BYTES = 1 << 18  # HDF5's own grows to 32 MiB a file; a dataset i
 MAX_EXPANSION = 100  # uncompressed over stored bytes; a real gzip of codes stays below 10
 FREE_EXPANSION_BYTES = 1 << 24  # below this an expansion costs nothing
 FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32"}
+_loading = Lock()
 
 
-@cache
 def import_h5py() -> Any:
     """h5py, loaded with HDF5's filter plugins switched off: a file must not be able to name a library to load.
 
     Where h5py was in use before, its plugins stay as they are; a dataset with such a filter is refused all the same.
     """
+    with _loading:  # the first two files of a process may be opened by two threads
+        return _load_h5py()
+
+
+@cache
+def _load_h5py() -> Any:
     before = os.environ.get("HDF5_PLUGIN_PRELOAD")
     os.environ["HDF5_PLUGIN_PRELOAD"] = "::"  # HDF5's own name for "no plugins"
     try:
         import h5py
         import h5py.h5pl
+        from h5py._objects import phil
 
-        h5py.h5pl.size()  # any call of the plugin interface makes the library read the variable, once for all
+        with phil:  # h5pl is the one module whose calls do not take h5py's lock: beside another thread's they corrupt or crash HDF5
+            h5py.h5pl.size()  # any call of the plugin interface makes the library read the variable, once for all
     finally:
         if before is None:
             del os.environ["HDF5_PLUGIN_PRELOAD"]
