@@ -71,6 +71,17 @@ def test_shards_merged_equal_the_whole(tmp_path):
         dump(whole, reference, tmp_path / f"{i}.h5", shard=(i, 3))
     merge([tmp_path / f"{i}.h5" for i in (2, 0, 1)], tmp_path / "merged.h5")
     assert Dump.open(tmp_path / "merged.h5").content_digest == Dump.open(tmp_path / "whole.h5").content_digest
+    assert Dump.open(tmp_path / "merged.h5").info == Dump.open(tmp_path / "whole.h5").info
+
+
+def test_a_dump_that_goes_on_with_another_shard_holds_both(tmp_path):
+    cases, reference = suite(layout=["nt", "nn", "tn"]), open_backend("reference")
+    dump(cases, reference, tmp_path / "a.h5", shard=(0, 3))
+    assert Dump.open(tmp_path / "a.h5").part_text() == "1 of 3 cases of suite test, shard 0/3"
+    dump(cases, reference, tmp_path / "a.h5", shard=(2, 3), resume=True)
+    assert Dump.open(tmp_path / "a.h5").part_text() == "2 of 3 cases of suite test, 2 of 3 shards (missing: 1/3)"
+    dump(cases, reference, tmp_path / "a.h5", resume=True)
+    assert "shards" not in Dump.open(tmp_path / "a.h5").info
 
 
 def test_a_row_that_no_run_writes_is_found(tmp_path, cpu):

@@ -255,3 +255,56 @@ def test_merging_nothing_is_a_usage_error(tmp_path: Path) -> None:
         merge([], tmp_path / "a.h5")
     with pytest.raises(UsageError, match=r"a folder without \.h5 files; nothing to merge"):
         merge([tmp_path], tmp_path / "a.h5")
+
+
+def _shard(path: Path, m: int, *held: tuple[int, int], cases: int = 4, **info: Any) -> Path:
+    return write(path, m=m, info={**INFO, "suite_cases": 9, "chosen": ["--op gemm"], "shards": {"cases": cases, "held": held}, **info})
+
+
+def test_the_command_names_the_shards_that_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = _shard(tmp_path / "a", 1, (0, 4)), _shard(tmp_path / "b", 2, (3, 4))
+    assert run(["merge", str(a), str(b), "-o", str(tmp_path / "m.h5")]) == 0
+    held = "2 of 9 cases of suite core, by --op gemm, 2 of 4 shards (missing: 1/4, 2/4)"
+    assert capsys.readouterr().out.splitlines()[1:] == [f"  holds {held}"]
+    assert run(["inspect", str(tmp_path / "m.h5")]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path}/m.h5: {held}, device None, 2 results"
+    assert run(["inspect", str(b)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{b}: 1 of 9 cases of suite core, by --op gemm, shard 3/4, device None, 1 result"
+
+
+def test_shards_are_added_up_in_any_order_and_none_when_all_are_there(tmp_path: Path) -> None:
+    shards = [_shard(tmp_path / "shards" / str(i), i + 1, (i, 3)) for i in range(3)]
+    two = merge(shards[:2], tmp_path / "two.h5")
+    assert Dump.open(two).info["shards"] == {"cases": 4, "held": [[0, 3], [1, 3]]}
+    assert merge([two, two, shards[1]], tmp_path / "again.h5").read_bytes() == two.read_bytes()
+    orders = [[two, shards[2]], [shards[2], two], shards, shards[::-1], [tmp_path / "shards"]]
+    files = [merge(order, tmp_path / f"m{i}.h5").read_bytes() for i, order in enumerate(orders)]
+    assert len(set(files)) == 1
+    assert "shards" not in Dump.open(tmp_path / "m0.h5").info
+
+
+@pytest.mark.parametrize(
+    ("shards", "missing"),
+    [
+        ([(0, 2), (1, 4)], "3 of 4 shards (missing: 3/4)"),  # a half is two quarters
+        ([(0, 6), (1, 6)], "2 of 4 shards (missing: 2/6, 3/6)"),  # of four cases, 4/6 and 5/6 hold none
+        ([(1, 16), (1, 8)], "2 of 16 shards (missing: 0/16, 2/16, 3/16, 4/16, 5/16, 6/16, 7/16, 8/16 and 6 more)"),
+    ],
+)
+def test_missing_shards_of_other_divisions(tmp_path: Path, shards: list[tuple[int, int]], missing: str) -> None:
+    cases = 4 if "of 4" in missing else 40
+    for m, shard in enumerate(shards, 1):
+        _shard(tmp_path / str(m), m, shard, cases=cases)
+    assert Dump.open(tmp_path).part_text() == f"2 of 9 cases of suite core, by --op gemm, {missing}"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"chosen": ["--op exp"]}, {"suite_digest": "c" * 64}, {"shards": None}, {"shards": {"cases": 4, "held": [[4, 4]]}}],
+    ids=["other filters", "another suite", "no shard", "what is none"],
+)
+def test_shards_of_different_parts_are_not_added_up(tmp_path: Path, other: dict[str, Any]) -> None:
+    _shard(tmp_path / "a", 1, (0, 4))
+    _shard(tmp_path / "b", 2, (1, 4), **other)
+    assert not (Dump.open(tmp_path).info.get("shards") or {}).get("held")
+    assert "shard" not in Dump.open(tmp_path).part_text()

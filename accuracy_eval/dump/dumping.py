@@ -60,7 +60,7 @@ def dump(
     parts = out.with_name(out.name + ".parts")
     place = backend if isinstance(backend, Here | Crew) else Here(backend)
     todo = share(suite, shard)
-    info = {**_info(suite), "candidates": registered_facts(suite.cases, place.candidates, candidates)}
+    info = {**_info(suite, shard), "candidates": registered_facts(suite.cases, place.candidates, candidates)}
     provenance = place.platform()
     if certify and provenance.get("backend") != "torch":
         raise UsageError(f"--certify checks products where a device made them; {provenance.get('label')} is none, compare judges its dump")
@@ -101,10 +101,11 @@ def dump(
     return summary
 
 
-def _info(suite: Suite) -> dict[str, Any]:
+def _info(suite: Suite, shard: tuple[int, int]) -> dict[str, Any]:
     """What a dump says of its suite: the digest and number of cases are the whole suite's, whatever was chosen of it."""
     whole = suite.whole or suite
+    held = store.Shards(len(suite.cases), frozenset([shard])).info() if shard[1] > 1 else {}
     return {
         "suite": suite.name, "suite_digest": whole.digest, "suite_cases": len(whole.cases), "chosen": list(suite.chosen),
-        "expected": [to_json(e) for e in suite.expected],
+        "expected": [to_json(e) for e in suite.expected], **held,
     }  # fmt: skip

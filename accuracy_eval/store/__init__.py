@@ -13,10 +13,12 @@ from accuracy_eval.store.packing import extract, intact, merge, pack, unpack
 from accuracy_eval.store.parts import completed, part_files, part_name, write_part
 from accuracy_eval.store.reading import Dump
 from accuracy_eval.store.schema import SCHEMA, content_digest
+from accuracy_eval.store.shards import Shards
 
 __all__ = [
     "SCHEMA",
     "Dump",
+    "Shards",
     "completed",
     "content_digest",
     "extract",

@@ -14,6 +14,7 @@ from typing import Any
 from accuracy_eval.errors import FileError
 from accuracy_eval.json_data import to_json
 from accuracy_eval.records import TensorRecord
+from accuracy_eval.store import shards
 from accuracy_eval.store.compact import Shared
 from accuracy_eval.store.documents import Entry, Run, parse_index, parse_run
 from accuracy_eval.store.guard import document, open_file
@@ -158,18 +159,19 @@ def _text(t: TensorRecord | None) -> str:
     return "absent" if t is None else f"{t.format} {list(t.shape)} sha256 {t.sha256}"
 
 
-_OWN = ("suite", "suite_digest", "suites", "joined", "notes")
+_OWN = ("suite", "suite_digest", "suites", "joined", "notes", shards.KEY)
 
 
 def join_info(infos: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """One info for several dumps, the same in any order and when repeated.
 
-    Different suites are listed in `suites` and said in `notes`; a key with several values takes the first in text order and keeps
-    all of them in `joined`.
+    Different suites are listed in `suites` and said in `notes`; shards are added up, and are none when all are there; a key with several
+    values takes the first in text order and keeps all of them in `joined`.
     """
     suites: set[tuple[str, str]] = set()
     notes: set[str] = set()
     variants: dict[str, set[str]] = {}
+    infos = list(infos)
     for info in infos:
         suites.update((str(n), str(d)) for n, d in info.get("suites", [(info.get("suite", ""), info.get("suite_digest", ""))]))
         notes.update(str(n) for n in info.get("notes", []) if not str(n).startswith(_NOTE))
@@ -189,6 +191,8 @@ def join_info(infos: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         notes.add(_NOTE + ", ".join(f"{name} ({digest[:12]})" for name, digest in ordered))
     elif suites and suites != {("", "")}:
         result["suite"], result["suite_digest"] = suites.pop()
+    if held := shards.joined(infos):
+        result |= held.info()
     if notes:
         result["notes"] = sorted(notes)
     return result

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from accuracy_eval.errors import FileError, UsageError, counted
 from accuracy_eval.formats import get_format
 from accuracy_eval.records import CaseRecord, TensorRecord
+from accuracy_eval.store import shards
 from accuracy_eval.store.building import Builder, final_name
 from accuracy_eval.store.compact import Shared
 from accuracy_eval.store.documents import index_document, run_document
@@ -129,7 +130,8 @@ def extract(dump: str | Path, out: str | Path, *, keep: Callable[[CaseRecord], b
         raise UsageError(f"{source}: none of its {counted(len(whole.items), 'result')} matches; nothing to extract")
     info = dict(whole.info)
     if len(items) < len(whole.items):
-        info.pop("expected", None)  # what the whole suite owes is not owed by a part of it
+        for owed in ("expected", shards.KEY):  # what the whole suite, or a shard, owes is not owed by a part of it
+            info.pop(owed, None)
         info["notes"] = [*info.get("notes", ()), f"{len(items)} of {len(whole.items)} results of the suite"]
     return _write(Contents(info, items), there)
 

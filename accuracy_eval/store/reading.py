@@ -23,6 +23,7 @@ from accuracy_eval.store.guard import check_structure, damage_named, dataset, im
 from accuracy_eval.store.joining import Contents, Item, join, load, load_all, of_one_device
 from accuracy_eval.store.parts import part_files
 from accuracy_eval.store.schema import ROLES, VERSIONS, Key, dump_json
+from accuracy_eval.store.shards import Shards
 from accuracy_eval.threads import map_threads
 
 KEPT_OPEN = 8  # files at most: a folder of parts has one a case
@@ -106,14 +107,15 @@ class Dump:
         return digest.hexdigest()
 
     def part_text(self) -> str:
-        """How much of its suite the dump holds, and how that was chosen; "" where that is all of it, or is not known."""
+        """How much of its suite the dump holds, how that was chosen, and in which shards; "" where that is all of it, or is not known."""
         total, chosen = self.info.get("suite_cases"), self.info.get("chosen")
         held = len({r.id for r in self.records})
         if type(total) is not int or held >= total or "suites" in self.info:
             return ""
         known = isinstance(chosen, list) and chosen and "chosen" not in self.info.get("joined", {})
         by = f", by {', '.join(map(str, chosen))}" if known and chosen else ""
-        return f"{held} of {total} cases of suite {self.info.get('suite')}{by}"
+        shards = Shards.of(self.info)
+        return f"{held} of {total} cases of suite {self.info.get('suite')}{by}{f', {shards.text()}' if shards else ''}"
 
     def mixed(self) -> dict[str, dict[str, int]]:
         """Versions that its results do not share though those of one run do: name -> value -> how many results have it."""

@@ -1,0 +1,72 @@
+"""Which shards of a suite a dump holds: the cases at positions i modulo n of those that were chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from accuracy_eval.errors import counted
+from accuracy_eval.store.schema import dump_json
+
+KEY = "shards"  # of a dump's info
+MOST_CASES = 1 << 20  # a file that claims more is not believed: each position is looked at
+NAMED = 8  # missing ones that a text names
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Not all of the `cases` that were chosen of a suite: those of the shards (i, n) in `held`."""
+
+    cases: int
+    held: frozenset[tuple[int, int]]
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> Self | None:
+        """What a dump's info says; None where the dump is no shard, or says nothing that can be read."""
+        try:
+            cases, held = info[KEY]["cases"], frozenset((i, n) for i, n in info[KEY]["held"])
+        except (KeyError, TypeError, ValueError):
+            return None
+        good = type(cases) is int and 0 < cases <= MOST_CASES and all(type(i) is type(n) is int and 0 <= i < n for i, n in held)
+        return cls(cases, held) if good and held else None
+
+    def info(self) -> dict[str, Any]:
+        """What a dump's info says of them."""
+        return {KEY: {"cases": self.cases, "held": [list(shard) for shard in sorted(self.held)]}}
+
+    @property
+    def of_all(self) -> int:
+        """How many shards there are, in the coarsest division that holds each of these whole; those without a case do not count."""
+        return min(math.lcm(*(n for _, n in self.held)), self.cases)
+
+    def missing(self) -> list[str]:
+        """The shards that are not held, as `--shard` takes them."""
+        n = math.lcm(*(n for _, n in self.held))
+        return [f"{i}/{n}" for i in range(self.of_all) if not any(i % m == j for j, m in self.held)]
+
+    def text(self) -> str:
+        """`shard 2/4`, or of several how many there are and which are missing."""
+        if len(self.held) == 1:
+            return "shard {}/{}".format(*min(self.held))
+        missing = self.missing()
+        more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+        held = f"{self.of_all - len(missing)} of {counted(self.of_all, 'shard')}"
+        return f"{held} (missing: {', '.join(missing[:NAMED])}{more})"
+
+
+def joined(infos: Iterable[Mapping[str, Any]]) -> Shards | None:
+    """Of several dumps together; None where they are all there, one is no shard, or they are of different parts of suites."""
+    held: set[tuple[int, int]] = set()
+    divided: dict[bytes, int] = {}  # the cases of each part of a suite
+    for info in infos:
+        shards = Shards.of(info)
+        if shards is None:
+            return None
+        held |= shards.held
+        divided[dump_json([info.get("suite_digest"), info.get("chosen"), shards.cases])] = shards.cases
+    if len(divided) != 1:
+        return None
+    together = Shards(min(divided.values()), frozenset(held))
+    return together if together.missing() else None
