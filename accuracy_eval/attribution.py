@@ -14,8 +14,9 @@ from typing import Any
 from accuracy_eval.apart import Distance
 from accuracy_eval.diagnose import Context, structural
 from accuracy_eval.formats import get_format
-from accuracy_eval.messages import MISMATCHES, OF_MANY, deciding_gate, index_of, index_text, kept_contract, number
+from accuracy_eval.messages import MISMATCHES, deciding_gate, index_of, index_text, kept_contract, number
 from accuracy_eval.metrics.measured import Measured
+from accuracy_eval.metrics.registry import OF_MANY
 from accuracy_eval.ops.spec import Output
 from accuracy_eval.records import Attribution, Diagnosis, GateResult, Pair, Side, Sketch, Verdict, WorstElement
 from accuracy_eval.sketch import sketch_of

@@ -15,7 +15,7 @@ import numpy as np
 
 from accuracy_eval.formats import Values, get_format
 from accuracy_eval.gates import Gate
-from accuracy_eval.metrics.aggregates import GATED
+from accuracy_eval.metrics.registry import AGGREGATES
 from accuracy_eval.ops.spec import Panel, Reference, rows_and_columns
 from accuracy_eval.records import GateResult
 from accuracy_eval.resolution import NormMeter, ResolutionMeter
@@ -53,7 +53,7 @@ class Claims:
         if reference.kind == "codes":
             return
         if self._bounding:
-            lines = {g.metric: g.limit for g in gates if g.metric in GATED and g.comparison in UPPER}
+            lines = {g.metric: g.limit for g in gates if g.metric in AGGREGATES and g.comparison in UPPER}
             self._meter = ResolutionMeter(rows_and_columns(shape)[1], fmt, reference.problem, lines)
         norms = [_NORMS[g.metric][1](g.limit) for g in gates if g.metric in _NORMS and g.comparison in _NORMS[g.metric][0]]
         self._norm = NormMeter(fmt, min(norms)) if norms else None

@@ -15,7 +15,8 @@ from accuracy_eval.gates import load_profile
 from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
 from accuracy_eval.messages import result_message
-from accuracy_eval.metrics.aggregates import GATED, LIMIT, AggregateMeter
+from accuracy_eval.metrics.aggregates import LIMIT, AggregateMeter
+from accuracy_eval.metrics.registry import AGGREGATES
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Output, Panel, Reference
@@ -153,7 +154,7 @@ def test_short_lines_have_no_gate():
     problem, panel = product(64, 31, 5)
     gates = {g.gate for g in judged(problem, panel, encode(panel.values, "float32")).sides[0].gates}
     assert gates == {"budget", "tiles"}
-    assert {g.limit for g in load_profile("default").gates if g.metric in GATED} == {LIMIT}
+    assert {g.limit for g in load_profile("default").gates if g.metric in AGGREGATES} == {LIMIT}
 
 
 def test_the_typical_budget_keeps_the_systematic_error_and_a_quarter_of_the_random_one():

@@ -333,14 +333,8 @@ def test_ranges_and_constancy_are_those_of_finite_values() -> None:
     assert not of([2.0, np.nan], [2.0, 2.0]).constant
 
 
-def test_every_registered_metric_is_given_and_described() -> None:
-    m = of([1.0], [1.0])
-    assert set(METRICS) == set(m.metrics)
-    for name, metric in METRICS.items():
-        assert metric.name == name
-        assert metric.better in ("lower", "higher", "info")
-        assert metric.definition
-        assert metric.number
+def test_every_registered_metric_is_given() -> None:
+    assert set(METRICS) == set(of([1.0], [1.0]).metrics)
 
 
 def test_the_registry_needs_no_numba() -> None:

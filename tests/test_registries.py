@@ -20,7 +20,7 @@ from accuracy_eval.gates import FACTS, builtin_profiles, load_profile
 from accuracy_eval.inputs import INPUT_CLASSES, generate
 from accuracy_eval.judge import Subject, judge_tensor
 from accuracy_eval.measuring import side_of
-from accuracy_eval.metrics.registry import METRICS
+from accuracy_eval.metrics.registry import KNOWN
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.ops.spec import rows_and_columns
@@ -145,11 +145,14 @@ def test_every_contract_states_its_promise_and_source(c):
     assert parse_contract(c.name) == c
 
 
-@every("m", METRICS.values(), ids=lambda m: m.name)
+@every("m", KNOWN.values(), ids=lambda m: m.name)
 def test_every_metric_is_defined_in_a_sentence(m):
     assert m.definition
     assert m.better in ("lower", "higher", "info")
     assert m.number
+    assert m.unit != "index" or m.better == "info"
+    if m.index:
+        assert KNOWN[m.index].unit == "index"
 
 
 @every("name", builtin_profiles())

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from accuracy_eval.contracts import parse_contract
 from accuracy_eval.formats import Format, Values, decode, encode, get_format
-from accuracy_eval.metrics.aggregates import GATED, LIMIT
+from accuracy_eval.metrics.aggregates import LIMIT
 from accuracy_eval.metrics.measured import Measured
+from accuracy_eval.metrics.registry import AGGREGATES
 from accuracy_eval.ops.spec import Panel, rows_and_columns
 from accuracy_eval.records import Case, Coded, OptionValue
 
@@ -176,7 +177,7 @@ class Look:
     def over_budget(self) -> bool:
         """The error is known to be more than rounding."""
         budget = self.metrics.get("budget_max")
-        return self.exact or (budget is not None and budget > 1) or any((self.metrics.get(n) or 0.0) > LIMIT for n in GATED)
+        return self.exact or (budget is not None and budget > 1) or any((self.metrics.get(n) or 0.0) > LIMIT for n in AGGREGATES)
 
     @cached_property
     def rounding(self) -> float:

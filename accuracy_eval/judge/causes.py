@@ -12,15 +12,14 @@ from accuracy_eval.gates import Gate
 from accuracy_eval.judge.sides import judge_variants
 from accuracy_eval.judge.subject import Subject
 from accuracy_eval.measuring import Found, SideTensor, measure_sides
-from accuracy_eval.messages import OF_MANY, number
-from accuracy_eval.metrics.aggregates import GATED
+from accuracy_eval.messages import number
+from accuracy_eval.metrics.registry import AGGREGATES, KNOWN, OF_MANY
 from accuracy_eval.ops.spec import Inputs, Reference, rows_and_columns
 from accuracy_eval.records import Side, Verdict
 from accuracy_eval.sketch import sketch_of
 
 Under = Callable[[str, str], Reference]  # (side label, contract) -> the reference with that contract's budget
-# metrics whose limit depends on what the contract allows
-BY_CONTRACT = frozenset({"budget_max", "excess_db", "excess_row_db", *GATED})
+BY_CONTRACT = frozenset(m.name for m in KNOWN.values() if m.by_contract)
 # said of the runs themselves: no cause of an error replaces them
 OF_RUNS = ("never-written", "operand-changed", "nondeterministic")
 
@@ -60,7 +59,7 @@ def _broken_by_many(side: Side) -> bool:
 def with_kept_contract(side: Side, subject: Subject, s: SideTensor, gates: Sequence[Gate], under: Under) -> Side:
     """A side that breaks nothing but limits that follow from its contract, with the tightest looser contract it keeps, if it keeps one."""
     broken = {g.metric for g in side.gates if g.passed is False}
-    if side.verdict is not Verdict.FAIL or broken.isdisjoint({"budget_max", *GATED}) or broken - BY_CONTRACT or s.never_written:
+    if side.verdict is not Verdict.FAIL or broken.isdisjoint({"budget_max", *AGGREGATES}) or broken - BY_CONTRACT or s.never_written:
         return side
     for contract in looser_contracts(s.contract, subject.case.format.split("+")):
         found = measure_sides([s], under(s.label, contract), gates)[0][s.label]

@@ -1,17 +1,13 @@
 """What a person reads about a result: one wording for the command line, reports, JUnit and `check().message`.
 
-Everything is built from records alone.
+Everything is built from records and from what the registry says of their metrics.
 """
 
 from __future__ import annotations
 
 from accuracy_eval.messages.gates import (
     COMPARISON_WORDS,
-    FACTORS,
-    LINES,
-    LOCATED,
     MISMATCHES,
-    OF_MANY,
     broken_element,
     deciding_gate,
     failed_gates,
@@ -53,10 +49,9 @@ from accuracy_eval.messages.values import (
 from accuracy_eval.messages.whole import pair_message, result_message, side_message, sides_message
 
 __all__ = [
-    "ATTRIBUTION_WORDS", "COMPARISON_WORDS", "CONSISTENT", "EXPLAINED", "FACTORS", "LINES", "LOCATED", "MISMATCHES", "OF_MANY",
-    "REFERENCE", "USUAL_CANDIDATES", "broken_element", "causes", "code_text", "counts_text", "deciding_gate", "element_text",
-    "errors_text", "exact", "expectation_text", "failed_errors", "failed_gates", "gate_clause", "index_of", "index_text",
-    "kept_contract", "number", "numbers_apart", "of_candidate", "pair_message", "pair_reason", "place_of", "resolution_text",
-    "result_message", "scales_text", "side_message", "side_reason", "side_resolution", "sides_message", "visible", "who_is_off",
-    "wrong_product",
+    "ATTRIBUTION_WORDS", "COMPARISON_WORDS", "CONSISTENT", "EXPLAINED", "MISMATCHES", "REFERENCE", "USUAL_CANDIDATES", "broken_element",
+    "causes", "code_text", "counts_text", "deciding_gate", "element_text", "errors_text", "exact", "expectation_text", "failed_errors",
+    "failed_gates", "gate_clause", "index_of", "index_text", "kept_contract", "number", "numbers_apart", "of_candidate", "pair_message",
+    "pair_reason", "place_of", "resolution_text", "result_message", "scales_text", "side_message", "side_reason", "side_resolution",
+    "sides_message", "visible", "who_is_off", "wrong_product",
 ]  # fmt: skip

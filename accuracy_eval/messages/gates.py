@@ -7,18 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accuracy_eval.messages.values import exact, index_text, number, numbers_apart, visible
+from accuracy_eval.metrics.registry import KNOWN, OF_MANY
 from accuracy_eval.records import GateResult, Side, WorstElement
 
 COMPARISON_WORDS = {"<=": "must be at most", "<": "must be under", ">=": "must be at least", ">": "must be over", "==": "must be"}
-# metrics of many elements: of lines and tiles, of a head of attention
-LINES = {"row_budget": "row", "col_budget": "column", "tile_budget": "128×128 tile"}
-FACTORS = {
-    "values_factor": "factor of V",
-    "scores_factor": "factor of the scores",
-    "weights_factor": "factor of all weights",
-    "smoothing_factor": "factor of the label smoothing",
-}
-OF_MANY = frozenset({*LINES, *FACTORS})
 # the worst element is an example of these
 LOCATED = ("budget_max", "max_abs", "max_scaled", "ulp_max")
 MISMATCHES = ("mismatch_count", "value_mismatch_count")  # and the worst element with other codes of these
@@ -68,12 +60,13 @@ def _value_and_limit(gate: GateResult, value: float, index: Sequence[int] | None
     at = "" if index is None else f" at {index_text(index)}"
     if gate.metric == "budget_max":
         return f"{gate.error} error {found} × budget{at}".lstrip() + (f", {must} ×" if gate.limit != 1 else "")
-    if gate.metric in LINES:
+    metric = KNOWN.get(gate.metric)
+    if metric and metric.aggregate:
         line = "" if index is None else f" {index_text(index) if len(index) > 1 else index[0]}"
-        text = f"{LINES[gate.metric]}{line} uses {found} × its typical budget, {must}"
-    elif gate.metric in FACTORS:
+        text = f"{metric.aggregate}{line} uses {found} × its typical budget, {must}"
+    elif metric and metric.factor:
         head = "" if index is None else f" in head {index_text(index)}"
-        text = f"the {FACTORS[gate.metric]}{head} is off by {found} × what the contract allows, {must}"
+        text = f"the factor of {metric.factor}{head} is off by {found} × what the contract allows, {must}"
     else:
         text = f"{visible(gate.metric)} {found}{at}, {must}"
     return f"{gate.error} error: {text}" if gate.error else text
@@ -98,6 +91,6 @@ def broken_element(side: Side) -> WorstElement | None:
 
 
 def index_of(metric: str, metrics: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """The index at which a metric has its value; None for those of many elements that give no place."""
-    index = metrics.get("inner_err_index" if metric == "inner_err_max" else f"{metric}_index")
+    """The index at which a metric has its value; None for those that give no place."""
+    index = metrics.get(KNOWN[metric].index) if metric in KNOWN else None
     return None if index is None else (index,) if isinstance(index, int) else tuple(index)

@@ -22,7 +22,6 @@ from accuracy_eval.jit import kernel, map_threads
 TILE = 128
 FEWEST = 32  # elements of a line or tile: fewer may be one large error
 LIMIT = 0.7  # of a line's use: healthy units reach 0.43 (docs/gates.md)
-GATED = ("row_budget", "col_budget", "tile_budget")  # metrics
 HIGHEST = 1e100  # of an element's use, so that its square is a number
 
 

@@ -25,6 +25,10 @@ class Metric:
     better      whether a smaller or a larger value is nearer to the expectation, or neither
     number      spreadsheet number format
     value       totals -> value; None for those of DERIVED, which take more than two arrays
+    index       name of the metric that says where the value was found; "" where that is no single place
+    aggregate   of a metric of whole rows, columns or tiles: what one of them is called
+    factor      of a metric of a factor that many elements share: what the factor multiplies
+    by_contract whether its limit follows from the contract: under a looser one the value is another
     """
 
     name: str
@@ -33,6 +37,10 @@ class Metric:
     better: Better
     number: str
     value: Callable[[Totals], Value] | None = None
+    index: str = ""
+    aggregate: str = ""
+    factor: str = ""
+    by_contract: bool = False
 
 
 def _if_valid(value: Callable[[Totals], Value]) -> Callable[[Totals], Value]:
@@ -48,16 +56,21 @@ _QUANTILE = (
     "{} of |ulp error|: exact to 65536 between codes; beyond that and for real values rounded up by at most 2^-10 of itself "
     "(2^-30 if that is more); beyond 2^64 (real: 2^83) the maximum"
 )
-_AGGREGATE = (
-    "largest root mean square over a {} of the distance from e to the reals that round to a's code, each over the element's typical "
-    "budget; of 32 finite elements and more"
-)
+
+
+def _aggregate(name: str, what: str, value: Callable[[Totals], Value]) -> Metric:
+    definition = (
+        f"largest root mean square over a {what} of the distance from e to the reals that round to a's code, each over the element's "
+        "typical budget; of 32 finite elements and more"
+    )
+    return Metric(name, definition, "budgets", "lower", "0.00", value, index=f"{name}_index", aggregate=what, by_contract=True)
+
 
 METRICS: dict[str, Metric] = {
     m.name: m
     for m in (
         Metric("rel_fro", "‖d‖/‖e‖; 0 for equal arrays, none where e is zero and a is not", "", "lower", SMALL, lambda t: t.rel_fro),
-        Metric("max_abs", "max |d|", "value", "lower", SMALL, _if_valid(lambda t: t.max_abs)),
+        Metric("max_abs", "max |d|", "value", "lower", SMALL, _if_valid(lambda t: t.max_abs), index="max_abs_index"),
         Metric("max_abs_index", "where |d| is largest", "index", "info", TEXT, lambda t: t.index(t.max_abs_at)),
         Metric("rmse", "√(Σd²/n)", "value", "lower", SMALL, _if_valid(lambda t: root(t.dd / t.valid))),
         Metric("mse", "Σd²/n", "value²", "lower", SMALL, _if_valid(lambda t: as_float(t.dd / t.valid))),
@@ -69,12 +82,12 @@ METRICS: dict[str, Metric] = {
                lambda t: t.snr_db),
         Metric("sym_diff", "1 - 2⟨a,e⟩/(‖a‖²+‖e‖²) = ‖d‖²/(‖a‖²+‖e‖²)", "", "lower", SMALL, lambda t: t.sym_diff),
         Metric("max_scaled", "max |d|/max(1,|e|)", "", "lower", SMALL, _if_valid(lambda t: t.max_scaled)),
-        Metric("max_rel", "max |d|/|e| over e ≠ 0, to 2^-50 of itself", "", "lower", SMALL, lambda t: t.max_rel),
+        Metric("max_rel", "max |d|/|e| over e ≠ 0, to 2^-50 of itself", "", "lower", SMALL, lambda t: t.max_rel, index="max_rel_index"),
         Metric("max_rel_index", "where |d|/|e| is largest", "index", "info", TEXT, lambda t: t.index(t.max_rel_at)),
         Metric("nonzero_where_expected_zero", "elements with e = 0 and a ≠ 0", "elements", "lower", COUNT, lambda t: t.nonzero_at_zero),
         Metric("zero_reference", "1 if every finite expected value is zero", "", "info", COUNT, _if_valid(lambda t: int(t.ee == 0))),
         Metric("ulp_max", "largest |ulp error|: code steps between codes of a format, else |d| in ulps of the actual's format at e",
-               "ulp", "lower", ULP, lambda t: t.ulp_max),
+               "ulp", "lower", ULP, lambda t: t.ulp_max, index="ulp_max_index"),
         Metric("ulp_max_index", "where |ulp error| is largest", "index", "info", TEXT, lambda t: t.index(t.ulp_max_at)),
         Metric("ulp_mean", "mean |ulp error|", "ulp", "lower", ULP, lambda t: t.ulp_mean),
         Metric("ulp_p50", _QUANTILE.format("median"), "ulp", "lower", ULP, _quantile("ulp_p50")),
@@ -95,17 +108,17 @@ METRICS: dict[str, Metric] = {
         Metric("gain", "⟨a,e⟩/⟨e,e⟩: the scale that fits a best to e", "", "info", PLAIN, lambda t: t.gain),
         Metric("gain_se", "standard error of gain from its residual", "", "info", SMALL, lambda t: t.gain_se),
         Metric("inner_err_max", "max distance from e to the reals that round to a's code; 0 where a is e rounded", "value", "lower",
-               SMALL, lambda t: t.inner_max),
+               SMALL, lambda t: t.inner_max, index="inner_err_index"),
         Metric("inner_err_index", "where that distance is largest", "index", "info", TEXT, lambda t: t.index(t.inner_max_at)),
         Metric("budget_max", "max of that distance (between codes: of |d|) over the element's budget", "budgets", "lower", "0.00",
-               lambda t: t.budget_max),
+               lambda t: t.budget_max, index="budget_max_index", by_contract=True),
         Metric("budget_max_index", "where the budget is used most", "index", "info", TEXT, lambda t: t.index(t.budget_max_at)),
         Metric("over_budget", "elements beyond their budget", "elements", "lower", COUNT, lambda t: t.over_budget),
-        Metric("row_budget", _AGGREGATE.format("row"), "budgets", "lower", "0.00", lambda t: t.uses.row and t.uses.row[1]),
+        _aggregate("row_budget", "row", lambda t: t.uses.row and t.uses.row[1]),
         Metric("row_budget_index", "that row", "index", "info", COUNT, lambda t: t.uses.row and t.uses.row[0]),
-        Metric("col_budget", _AGGREGATE.format("column"), "budgets", "lower", "0.00", lambda t: t.uses.column and t.uses.column[1]),
+        _aggregate("col_budget", "column", lambda t: t.uses.column and t.uses.column[1]),
         Metric("col_budget_index", "that column", "index", "info", COUNT, lambda t: t.uses.column and t.uses.column[0]),
-        Metric("tile_budget", _AGGREGATE.format("128×128 tile"), "budgets", "lower", "0.00", lambda t: t.uses.tile and t.uses.tile[1]),
+        _aggregate("tile_budget", "128×128 tile", lambda t: t.uses.tile and t.uses.tile[1]),
         Metric("tile_budget_index", "its row and column, in tiles", "index", "info", TEXT, lambda t: t.uses.tile and list(t.uses.tile[0])),
         Metric("worst_row_nsr", "largest ‖d‖/‖e‖ of a row", "", "lower", SMALL, lambda t: t.worst_row and t.worst_row[1]),
         Metric("worst_row", "that row", "index", "info", COUNT, lambda t: t.worst_row and t.worst_row[0]),
@@ -127,8 +140,8 @@ DERIVED: dict[str, Metric] = {
         Metric("ideal_snr_db", "total_snr_db of the ideal result: ideal quantiser, exact product, one rounding of the output", "dB",
                "higher", DECIBEL),
         Metric("excess_db", "noise beyond the ideal result's and what the contract's arithmetic may add (docs/gates.md)", "dB", "lower",
-               DECIBEL),
-        Metric("excess_row_db", "largest excess_db of a row", "dB", "lower", DECIBEL),
+               DECIBEL, by_contract=True),
+        Metric("excess_row_db", "largest excess_db of a row", "dB", "lower", DECIBEL, by_contract=True),
         Metric("excess_row", "that row", "index", "info", COUNT),
         Metric("scale_mismatch_count", "scale factors whose code is not the recipe's", "scales", "lower", COUNT),
         Metric("conversion_mismatch_count", "element codes that are not the correctly rounded ones under the scales they stand with",
@@ -136,18 +149,22 @@ DERIVED: dict[str, Metric] = {
         Metric("rank_mismatch_count", "elements that some rank holds otherwise than rank 0, where a collective leaves all of them alike",
                "elements", "lower", COUNT),
         Metric("values_factor", "largest |f - 1| of a head over what the contract allows, f the factor of V that fits the output best", "",
-               "lower", "0.00"),
+               "lower", "0.00", index="values_factor_index", factor="V"),
         Metric("values_factor_index", "that head's batch and number", "index", "info", TEXT),
-        Metric("scores_factor", "the same of the factor of the scores", "", "lower", "0.00"),
+        Metric("scores_factor", "the same of the factor of the scores", "", "lower", "0.00", index="scores_factor_index",
+               factor="the scores"),
         Metric("scores_factor_index", "that head's batch and number", "index", "info", TEXT),
         Metric("weights_factor", "|f - 1| over what the contract allows, f the factor of e^(x - L) that fits a 16-bit gradient best", "",
-               "lower", "0.00"),
-        Metric("smoothing_factor", "the same of the factor of the label smoothing in it", "", "lower", "0.00"),
+               "lower", "0.00", factor="all weights"),
+        Metric("smoothing_factor", "the same of the factor of the label smoothing in it", "", "lower", "0.00",
+               factor="the label smoothing"),
         Metric("saturated_actual", "elements at the largest magnitude their format has", "elements", "info", COUNT),
         Metric("saturated_expected", "elements that a correct quantiser puts there", "elements", "info", COUNT),
     )
 }  # fmt: skip
 KNOWN: dict[str, Metric] = {**METRICS, **DERIVED}
+AGGREGATES = tuple(m.name for m in METRICS.values() if m.aggregate)  # of rows, columns, tiles, in this order
+OF_MANY = frozenset(m.name for m in KNOWN.values() if m.aggregate or m.factor)  # metrics that no single element breaks
 
 
 def allclose_name(rtol: float, atol: float) -> str:

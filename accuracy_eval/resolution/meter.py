@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.formats import Format, Values, get_format
 from accuracy_eval.jit import map_threads
-from accuracy_eval.metrics.aggregates import FEWEST, GATED, LIMIT, TILE
+from accuracy_eval.metrics.aggregates import FEWEST, LIMIT, TILE
+from accuracy_eval.metrics.registry import AGGREGATES
 from accuracy_eval.resolution.lines import LINE_SUMS, RATIO, by_tiles, certain, likely, likely_gain, line_sums
 from accuracy_eval.resolution.products import STRIP_ELEMENTS, largest_products
 from accuracy_eval.resolution.shares import line_counts, line_size
 from accuracy_eval.resolution.thresholds import least_changes, thresholds, ulps
 
-WHOLE_LINES = MappingProxyType(dict.fromkeys(GATED, LIMIT))
+WHOLE_LINES = MappingProxyType(dict.fromkeys(AGGREGATES, LIMIT))
 MEDIAN_SAMPLES = 1 << 16
 SAMPLED_LINES = 32  # columns, and rows of the first panel, looked at for what nineteen of twenty would show; 4 rows of later panels
 SAMPLED_ALONG = 8192  # elements of each row, and of each column in the first panel, that stand for all: small thresholds are rare
@@ -69,7 +70,7 @@ class ResolutionMeter:
 
     problem     the GEMM, for lost products; None leaves k_* at 0
     out_format  format of the output; columns: its width
-    lines       metrics of aggregates.GATED that gates limit, and their limits: which of rows, columns and tiles they look at
+    lines       metrics of registry.AGGREGATES that gates limit, and their limits: which of rows, columns and tiles they look at
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class ResolutionMeter:
             unseen = int(missing[0]) if missing.size else None
         by_row, by_tile = (np.concatenate(x) if x else np.zeros((0, LINE_SUMS)) for x in (self._row_lines, self._tile_lines))
         element_95, row_95, column_95, gain_95 = self._probable()
-        of_row, of_column, of_tile = (self._limits.get(metric, math.inf) for metric in GATED)
+        of_row, of_column, of_tile = (self._limits.get(metric, math.inf) for metric in AGGREGATES)
         tile = certain(by_tile, of_tile)
         return Resolution(
             self._element,
