@@ -9,8 +9,10 @@ numbers its module holds, which compiled code contains.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import math
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -64,7 +66,7 @@ class _Cache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
         stamp = self._impl.locator.get_source_stamp(), *_compiled_from(function.__module__)
-        self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, stamp)  # type: ignore[no-untyped-call]
+        self._cache_file = _CodeFiles(self._cache_path, self._impl.filename_base, stamp)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with suppress(OSError):
@@ -74,9 +76,41 @@ class _Cache(FunctionCache):
         try:
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         except Exception:  # noqa: BLE001  whatever a damaged file raises where it is unpickled
-            with suppress(OSError):
-                self.flush()  # type: ignore[no-untyped-call]
             return None
+
+
+class _CodeFiles(IndexDataCacheFile):
+    """A file for each signature of a function, which says itself what it holds: any number of processes may read and write it.
+
+    numba's own are numbered by an index beside them. Of two processes that compile a function at once, for two signatures or before and
+    after a change of its source, both take the same next number: a later process then runs the code of one on the arguments of the other.
+    """
+
+    def __init__(self, folder: str, base: str, stamp: Any) -> None:
+        super().__init__(folder, base, stamp)  # type: ignore[no-untyped-call]
+        self._folder, self._base = Path(folder), base
+
+    def save(self, key: Any, data: Any) -> None:
+        with self._open_for_write(self._path(key)) as file:
+            file.write(self._dump(self._made_of(key)) + self._dump(data))  # type: ignore[no-untyped-call]
+
+    def load(self, key: Any) -> Any:
+        with suppress(FileNotFoundError), self._path(key).open("rb") as file:
+            if pickle.load(file) == self._made_of(key):  # noqa: S301  as numba does: the folder is the program's own
+                return pickle.load(file)  # noqa: S301
+        return None
+
+    def flush(self) -> None:
+        for path in self._folder.glob(f"{glob.escape(self._base)}.*.nbc"):
+            path.unlink(missing_ok=True)
+
+    def _path(self, key: Any) -> Path:
+        signature, target, (_, closure) = key  # not the bytecode: what is compiled after a change takes the place of what was before
+        name = hashlib.sha256(repr((signature, target, closure)).encode(), usedforsecurity=False).hexdigest()[:16]
+        return self._folder / f"{self._base}.{name}.nbc"
+
+    def _made_of(self, key: Any) -> tuple[Any, ...]:
+        return self._version, self._source_stamp, key
 
 
 def _compiled_from(module: str) -> tuple[str, ...]:

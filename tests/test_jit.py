@@ -148,12 +148,75 @@ def test_a_kernel_runs_where_the_disk_takes_no_cache(kernel_program):
     assert run() == ["2.0", "1"]
 
 
-@pytest.mark.parametrize("kind", ["nbi", "nbc"], ids=["its index", "its code"])
 @pytest.mark.parametrize("left", [b"", b"\x80\x05garbage"], ids=["empty", "garbage"])
-def test_a_damaged_cache_of_a_kernel_is_made_again(kernel_program, kind, left):
+def test_a_damaged_cache_of_a_kernel_is_made_again(kernel_program, left):
     run, cache = kernel_program
     assert run() == ["2.0", "0"]
-    for damaged in cache.rglob(f"*answer*.{kind}"):
-        damaged.write_bytes(left)
+    [damaged] = cache.rglob("*answer*.nbc")
+    damaged.write_bytes(left)
     assert run() == ["2.0", "0"]
     assert run() == ["2.0", "1"]
+
+
+TWO_AT_ONCE = """
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numba.core.caching import IndexDataCacheFile
+
+from accuracy_eval.jit import kernel
+
+
+@kernel
+def first(x):
+    return x[0]
+
+
+who, dtype, *awaited = sys.argv[1:]
+write = IndexDataCacheFile._open_for_write
+
+
+@contextmanager
+def write_in_turn(self, path):
+    Path(f"{who} begins to write").touch()
+    while awaited and not Path(awaited[0]).exists():
+        time.sleep(0.01)
+    with write(self, path) as file:
+        yield file
+    del awaited[:1]
+    Path(f"{who} has written").touch()
+
+
+IndexDataCacheFile._open_for_write = write_in_turn
+print(first(np.array([1.5, 2.5]).astype(dtype)), sum(first.stats.cache_hits.values()))
+Path(f"{who} is done").touch()
+"""
+
+
+def test_two_processes_that_compile_a_kernel_at_once_leave_the_code_of_both(tmp_path):
+    """Both look for what is there before either writes. Then the second's first file, all of the first's, and the rest of the second's."""
+    (tmp_path / "main.py").write_text(TWO_AT_ONCE)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def begun(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "main.py", *arguments], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+
+    processes = [
+        begun("one", "int64", "two has written"),
+        begun("two", "float64", "one begins to write", "one is done"),
+    ]
+    assert [p.communicate(timeout=300)[0].split() for p in processes] == [["1", "0"], ["1.5", "0"]]
+    assert begun("three", "int64").communicate()[0].split() == ["1", "1"]
+    assert begun("four", "float64").communicate()[0].split() == ["1.5", "1"]
+
+
+def test_a_flushed_cache_of_a_kernel_is_empty(kernel_program, tmp_path):
+    run, cache = kernel_program
+    run()
+    with (tmp_path / "main.py").open("a") as program:
+        program.write("\nanswer._cache.flush()\n")
+    assert run() == ["2.0", "0"]
+    assert not list(cache.rglob("*answer*.nbc"))
