@@ -16,6 +16,7 @@ from accuracy_eval.records import CaseRecord
 from accuracy_eval.suite import Expectation, expectations
 
 EVERY = "all"  # stands for every candidate there is
+EXPECTED = "expected here by the suite"  # how the reason begins of what a rule of the suite says must run
 
 
 def among(candidate: str, names: Sequence[str]) -> bool:
@@ -76,9 +77,9 @@ def unvisited(records: Sequence[CaseRecord], info: Mapping[str, Any], vendor: st
         for name in dict.fromkeys(n for rule in rules if rule.covers(case, vendor) for n in rule.candidates):
             record = ran.get((ident, name))
             if record is None:
-                yield Unvisited(ident, case.op, name, "expected here by the suite, and not registered: no such implementation in the dump")
+                yield Unvisited(ident, case.op, name, f"{EXPECTED}, and not registered: no such implementation in the dump")
             elif record.status == "unsupported":
-                yield Unvisited(ident, case.op, name, f"expected here by the suite, and filtered: {record.reason}")
+                yield Unvisited(ident, case.op, name, f"{EXPECTED}, and filtered: {record.reason}")
     for v in visits(records, info.get("candidates") or {}):
         if v.asked and not v.reached and any(c.op == v.op for c in cases.values()):
             yield Unvisited("", v.op, v.candidate, f"never reached: {_reasons(v.filtered) or 'no case asked for it'}")

@@ -24,6 +24,7 @@ from accuracy_eval.errors import UsageError
 from accuracy_eval.json_data import to_json
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import CaseRecord, Verdict
+from accuracy_eval.report.findings import findings
 from accuracy_eval.store import Dump
 from accuracy_eval.suite import expectations, parse_suite
 from accuracy_eval.visits import besides_default, states_text, unvisited, visits, visits_text
@@ -270,9 +271,11 @@ def test_what_a_suite_expects_runs_without_being_named_and_what_cannot_is_missin
     candidates._USER.clear()
     dumped(tmp_path / "a.h5", chosen, "h200")
     results = compare_dumps(tmp_path / "a.h5")
-    missing = [(n.candidate, n.reason) for n in results.not_compared if n.verdict is Verdict.MISSING]
-    assert missing == [("ck", "expected here by the suite, and filtered: needs an AMD GPU")]
+    missing = [(n.candidate, n.verdict, n.reason) for n in results.not_compared]  # once, though it was filtered too
+    assert missing == [("ck", Verdict.MISSING, "expected here by the suite, and filtered: needs an AMD GPU")]
     assert results.exit_code == 1
+    (step,) = findings(results)[0].steps
+    assert '[[expected]] takes vendor = "nvidia", "amd" or "cpu"' in step
     assert statuses(tmp_path / "a.h5")["float32", "cublas"][0] == "done"
     dumped(tmp_path / "cpu.h5", chosen, candidates=["default"])
     assert compare_dumps(tmp_path / "cpu.h5").exit_code == 0
@@ -396,6 +399,7 @@ def test_a_candidate_that_no_case_reaches_fails_the_comparison(tmp_path):
     missing = [n for n in results.not_compared if n.verdict is Verdict.MISSING]
     assert [(n.case_id, n.candidate, n.reason) for n in missing] == [("gemm (all cases)", "picky", "never reached: needs m = 512 (2)")]
     assert results.exit_code == 1
+    assert findings(results)[0].steps == ("dump a case that the candidate takes, or mend what it says it supports",)
 
 
 def record(case, name, status="done", reason=""):

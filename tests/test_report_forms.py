@@ -421,8 +421,28 @@ def test_why_passing_results_are_not_compared_is_said_once() -> None:
     base = _apart(8, 1, 1e-3, (None, None))
     why = replace(base.pairs[0], attribution=Attribution.NOT_COMPARABLE, sentence="two encodings hold different numbers")
     found = attribution_sentence([base, replace(base, pairs=(why,)), replace(base, pairs=(why,))])
-    assert found.startswith("Nobody is off in 3 comparisons of h200 and cpu: 2 not comparable, 1 equivalent.")
-    assert found.count("Not comparable: two encodings hold different numbers.") == 1
+    told = "2 not comparable (two encodings hold different numbers), 1 equivalent."
+    assert found.startswith(f"Nobody is off in 3 comparisons of h200 and cpu: {told} Equivalent ones differ: ")
+    off = replace(why, attribution=Attribution.B_OFF, verdict=Verdict.FAIL, sentence="cpu is off; h200 is right")
+    found = attribution_sentence([base, replace(base, pairs=(why,)), replace(base, pairs=(off,))])
+    assert found.startswith("cpu is off in 1 of 3 comparisons of h200 and cpu; for example: cpu is off; h200 is right.")
+    assert found.endswith("Not comparable: two encodings hold different numbers.")
+
+
+def test_of_more_than_two_dumps_the_sentence_is_of_all_pairs() -> None:
+    result = pass_result(gemm_case())
+    same = pass_result(gemm_case(), labels=("h200", "mi300x"), identical=True)
+    third = pass_result(gemm_case(), labels=("cpu", "mi300x"))
+    every = replace(result, pairs=(*result.pairs, *same.pairs, *third.pairs))
+    assert attribution_sentence([every, every]).startswith(
+        "Nobody is off in 6 comparisons of 3 pairs of dumps: 4 equivalent, 2 same bytes."
+    )
+    off = replace(third.pairs[0], attribution=Attribution.A_OFF, verdict=Verdict.FAIL, sentence="cpu is off; mi300x is right")
+    one = replace(every, pairs=(*every.pairs[:2], off))
+    assert attribution_sentence([one, every]).startswith(
+        "cpu is off in 1 of 2 comparisons of cpu and mi300x, the worst of 3 pairs of dumps (2 with nobody off); "
+        "for example: cpu is off; mi300x is right"
+    )
 
 
 def test_a_sentence_on_who_is_off_ends_before_the_next() -> None:

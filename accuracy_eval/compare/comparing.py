@@ -9,7 +9,7 @@ from pathlib import Path
 
 from accuracy_eval.compare.comparison import Comparison, Judged, Options, as_text
 from accuracy_eval.compare.how import ReferenceMode
-from accuracy_eval.compare.joining import Joined, Key, never_visited
+from accuracy_eval.compare.joining import Joined, Key, never_visited, once
 from accuracy_eval.compare.journal import Journal
 from accuracy_eval.compare.summary import explanations, gathered
 from accuracy_eval.compare.workers import dealt, default_workers, shared
@@ -71,7 +71,7 @@ def compare_dumps(
         tensors = KeptResults([r for r in every if not isinstance(r, NotCompared)])
         skipped = [r for r in every if isinstance(r, NotCompared)]
         if not cases:
-            skipped += [n for e in comparison.entries for n in never_visited(e, keep, candidates)]
+            skipped = once(skipped, [n for e in comparison.entries for n in never_visited(e, keep, candidates)])
         all_of_it = gathered(comparison.entries, comparison.profile, tensors, skipped, reference, joined, candidates)
         return replace(all_of_it, notes=(*all_of_it.notes, *explanations(comparison.entries, tensors))) if explain else all_of_it
 

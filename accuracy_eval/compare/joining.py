@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from accuracy_eval.errors import UsageError, counted, unknown
@@ -90,3 +90,9 @@ def never_visited(e: Entry, keep: Callable[[Case], bool], candidates: Sequence[s
             continue
         case = known.get(u.case_id)
         yield NotCompared(u.case_id or f"{u.op} (all cases)", get_op(u.op).family, u.candidate, e.label, Verdict.MISSING, u.reason, case)
+
+
+def once(skipped: Iterable[NotCompared], unvisited: Sequence[NotCompared]) -> list[NotCompared]:
+    """Both; of one result only that it was expected and did not run, which says why it was filtered too."""
+    told = {(n.case_id, n.candidate, n.label) for n in unvisited}
+    return [*(n for n in skipped if (n.case_id, n.candidate, n.label) not in told), *unvisited]

@@ -10,6 +10,7 @@ from accuracy_eval.records import ARRAYS, Attribution, Diagnosis, NotCompared, P
 from accuracy_eval.report.counts import QUIET
 from accuracy_eval.report.rows import EXPLAINS, Row, reproduce, reproduce_element, tensor_rows
 from accuracy_eval.report.summaries import pair_rank
+from accuracy_eval.visits import EXPECTED
 
 NEXT_BY_VERDICT = {
     Verdict.INPUTS_DIFFER: "dump both again with one suite and one accuracy-eval version, then compare again",
@@ -20,7 +21,11 @@ NEXT_BY_VERDICT = {
 # pairs that say who is off; of others the sides do
 _SAYS_WHO = (Attribution.A_OFF, Attribution.B_OFF, Attribution.BOTH_OFF, Attribution.NOT_COMPARABLE, Attribution.DIFFERENT_CONTRACTS)
 MISSING_ARRAY = "save that array there too, under this name, or compare what both hold: --case NAME"
-MISSING_CANDIDATE = "run the candidate there (--candidate, --plugin), or take it out of what the suite expects"
+EXPECTED_CANDIDATE = (
+    "run the candidate there (--candidate, --plugin), or narrow the suite's rule: "
+    '[[expected]] takes vendor = "nvidia", "amd" or "cpu", and format and direction'
+)
+UNREACHED_CANDIDATE = "dump a case that the candidate takes, or mend what it says it supports"
 
 
 @dataclass(frozen=True)
@@ -163,6 +168,8 @@ def _of_skipped(results: Results, item: NotCompared) -> Finding:
 def _advice(item: NotCompared) -> str:
     if item.verdict is Verdict.MISSING and item.family == ARRAYS:
         return MISSING_ARRAY
+    if item.verdict is Verdict.MISSING and item.reason.startswith(EXPECTED):
+        return EXPECTED_CANDIDATE
     if item.verdict is Verdict.MISSING and item.candidate not in messages.USUAL_CANDIDATES:
-        return MISSING_CANDIDATE
+        return UNREACHED_CANDIDATE
     return NEXT_BY_VERDICT.get(item.verdict, "")

@@ -42,6 +42,10 @@ class PairSummary:
     why: tuple[str, ...] = ()
 
     @property
+    def nobody_off(self) -> bool:
+        return self.example.verdict in QUIET or self.example.attribution in (Attribution.IDENTICAL, Attribution.EQUIVALENT)
+
+    @property
     def named(self) -> str:
         """Who is off, by name: of an output off its contract the sentence says whose; of pairs that pass and are not compared, nobody."""
         if self.verdict is Verdict.PASS and self.example.attribution in (Attribution.NOT_COMPARABLE, Attribution.DIFFERENT_CONTRACTS):
@@ -50,8 +54,14 @@ class PairSummary:
 
     @property
     def answers(self) -> str:
-        """How often each attribution came, the most frequent first: "44 same bytes, 15 equivalent"."""
-        return ", ".join(f"{n} {who}" for who, n in sorted(self.attributions.items(), key=lambda item: (-item[1], item[0])))
+        return _answers(self.attributions)
+
+
+def _answers(attributions: Mapping[str, int], why: str = "") -> str:
+    """How often each attribution came, the most frequent first: "44 same bytes, 15 equivalent"; `why` some are not comparable."""
+    noted = {messages.ATTRIBUTION_WORDS[Attribution.NOT_COMPARABLE]: f" ({why})"} if why else {}
+    ordered = sorted(attributions.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{n} {who}{noted.get(who, '')}" for who, n in ordered)
 
 
 def pair_summaries(tensors: Iterable[TensorResult]) -> dict[tuple[str, str], PairSummary]:
@@ -177,7 +187,8 @@ class Attributions:
         Others say how far two dumps are apart where both are right, and of how many tensors that is, where dumps do not hold the same ones.
         """
         pairs = self.pairs()
-        first, *others = filter(None, [_attribution(pairs, self._makers), _how_far(pairs), _why_not(pairs), self._in_part()])
+        first, why = _attribution(pairs, self._makers), _why_not(pairs)
+        others = [text for text in (_how_far(pairs), "" if why in first else f"Not comparable: {why}.", self._in_part()) if text]
         return " ".join([first if not others or first.endswith(".") else f"{first}.", *others])
 
     def _in_part(self) -> str:
@@ -199,8 +210,8 @@ def _how_far(summaries: Mapping[tuple[str, str], PairSummary]) -> str:
 
 def _why_not(summaries: Mapping[tuple[str, str], PairSummary]) -> str:
     """Why passing results of the two dumps were not held against each other; "" for more dumps, or where all were."""
-    texts = [f"Not comparable: {'; or '.join(p.why)}." for p in summaries.values() if p.why]
-    return texts[0] if len(summaries) == 1 and texts else ""
+    texts = ["; or ".join(p.why) for p in summaries.values()]
+    return texts[0] if len(texts) == 1 else ""
 
 
 def _attribution(summaries: Mapping[tuple[str, str], PairSummary], counts: Mapping[str, Counter[Verdict]]) -> str:
@@ -210,17 +221,25 @@ def _attribution(summaries: Mapping[tuple[str, str], PairSummary], counts: Mappi
             return "Nothing was judged."
         return (", ".join(bad) if bad else "No dump fails") + " against the reference; no pair of dumps was compared."
     worst = max(summaries.values(), key=lambda s: pair_rank(s.example))
-    plural = "" if worst.attributions.total() == 1 else "s"
-    of = f"{worst.attributions.total()} comparison{plural} of {messages.visible(worst.a)} and {messages.visible(worst.b)}"
-    if worst.example.verdict in QUIET or worst.example.attribution in ATTRIBUTION_RANK[:2]:
-        more = "" if len(summaries) == 1 else f"; the other {len(summaries) - 1} pairs of dumps are no worse"
+    both = f"{messages.visible(worst.a)} and {messages.visible(worst.b)}"
+    if worst.nobody_off:
+        every = sum((s.attributions for s in summaries.values()), Counter[str]())
+        of = f"{counted(every.total(), 'comparison')} of {both if len(summaries) == 1 else f'{len(summaries)} pairs of dumps'}"
         if bad:  # results that have no counterpart in the other dump, such as a kernel of one's own
             return f"{', '.join(bad)} against the reference; in {of} nobody is off."
         near = f"; for example: {messages.visible(worst.example.sentence)}" if worst.example.attribution is Attribution.UNDETERMINED else ""
-        return f"Nobody is off in {of}: {worst.answers}{more}{near}."
+        return f"Nobody is off in {of}: {_answers(every, _why_not(summaries))}{near}."
     who = worst.who[:1].upper() + worst.who[1:] if worst.who in _GENERAL else worst.who
     example = messages.visible(worst.example.sentence) or "see the findings"
-    return f"{who} in {worst.attributions[worst.who]} of {of}; for example: {example}"
+    of = f"{counted(worst.attributions.total(), 'comparison')} of {both}"
+    return f"{who} in {worst.attributions[worst.who]} of {of}{_among(summaries)}; for example: {example}"
+
+
+def _among(summaries: Mapping[tuple[str, str], PairSummary]) -> str:
+    """Behind the worst pair of several: how many there are, and in how many nobody is off."""
+    if len(summaries) == 1:
+        return ""
+    return f", the worst of {len(summaries)} pairs of dumps ({sum(s.nobody_off for s in summaries.values())} with nobody off)"
 
 
 _GENERAL = frozenset(w for w in messages.ATTRIBUTION_WORDS.values() if "{" not in w)  # words that begin a sentence, not a label
