@@ -21,7 +21,7 @@ import numpy as np
 from accuracy_eval.arrays import as_coded
 from accuracy_eval.attribution import reported, worst_elements
 from accuracy_eval.calls import Call, number
-from accuracy_eval.closeness import Tolerance, format_gate, tolerances, with_tolerance
+from accuracy_eval.closeness import Tolerance, format_gate, format_resolution, tolerances, with_tolerance
 from accuracy_eval.diagnose import Context, diagnose, named, rows_of, structural
 from accuracy_eval.errors import UsageError, VerdictError, unknown
 from accuracy_eval.formats import decode, encode, get_format
@@ -262,17 +262,22 @@ def _beside_expected(side: Side, expected: Side) -> Side:
 
 def _judged_by_format(a: Coded, e: Coded, m: Measured, call: Call) -> Side:
     """By structure, class table and the limits of the output's format."""
+    if math.prod(a.shape) == 0:
+        empty = named("empty")
+        return Side("actual", a.format, "", Verdict.INCONCLUSIVE, metrics=reported(m), diagnoses=(empty,), note=empty.sentence)
     gate = format_gate(m, a.format)
     found = structural(Context(m))
     verdict = Verdict.PASS if gate.passed and not found else Verdict.FAIL
     note = "no op and inputs: judged by structure and the output's format alone" if not call.op else ""
-    if math.prod(a.shape) == 0:
-        verdict = Verdict.INCONCLUSIVE
-    elif verdict is Verdict.PASS and m.max_expected is None:
+    if verdict is Verdict.PASS and m.max_expected is None:
         verdict, note = Verdict.INCONCLUSIVE, NOTHING_FINITE
+    seen: Mapping[str, Any] = {}
     if verdict is Verdict.FAIL:
         found = diagnose(_context(m, a, e.codes if e.format == a.format else decode(e.codes, e.format), call))
-    return Side("actual", a.format, "", verdict, "", reported(m), (gate,), tuple(found), worst_elements(m, (gate,)), note=note)
+    elif m.max_expected is not None:
+        seen = format_resolution(gate, a.format, m.max_expected)
+    worst = worst_elements(m, (gate,))
+    return Side("actual", a.format, "", verdict, "", reported(m), (gate,), tuple(found), worst, note=note, resolution=seen)
 
 
 def _context(m: Measured, a: Coded, expected: Any, call: Call) -> Context:

@@ -124,7 +124,26 @@ CONTRACTS: dict[str, Contract] = {
 
 _PARTIALS = re.compile(r"partials\(\s*([A-Za-z0-9_]+)\s*(?:,\s*(\d+)\s*)?\)")
 _HOPS = re.compile(r"hops\(\s*([A-Za-z0-9_]+)\s*\)")
-FAMILIES = ("hops(FORMAT)", "partials(FORMAT)", "partials(FORMAT,P)")
+
+
+@dataclass(frozen=True)
+class ContractFamily:
+    """Contracts that differ in a format: name, sentence and source as in `Contract`, the format and the number of pieces left open."""
+
+    name: str
+    sentence: str
+    source: str
+
+
+HOPS = ContractFamily(
+    "hops(FORMAT)", "sums over ranks, or of rows that meet: each addition of two numbers is rounded to FORMAT, in any order or tree",
+    "NCCL, RCCL and gloo reduce in the format of the buffers, one addition a step; so do index_add and its atomics",
+)  # fmt: skip
+PIECES = ContractFamily(
+    "partials(FORMAT,P)", "fp32acc over P pieces of the contraction, whose sums are rounded to FORMAT before they are added",
+    "split-K with reduced-precision reduction (torch: allow_bf16_reduced_precision_reduction)",
+)  # fmt: skip
+FAMILIES = (HOPS, ContractFamily("partials(FORMAT)", f"partials(FORMAT,{PARTIALS})", PIECES.source), PIECES)
 
 
 def parse_contract(name: str) -> Contract:
@@ -138,7 +157,7 @@ def parse_contract(name: str) -> Contract:
         return _hops(get_format(hops[1]))
     match = _PARTIALS.fullmatch(name)
     if not match:
-        raise unknown("contract", name, [*CONTRACTS, *FAMILIES], listed="contracts")
+        raise unknown("contract", name, [*CONTRACTS, *(f.name for f in FAMILIES)], listed="contracts")
     fmt, pieces = get_format(match[1]), int(match[2] or PARTIALS)
     if fmt.kind != "float" or fmt.scale_only or pieces < 1:
         raise UsageError(f"contract {name!r}: partial sums need a float operand format and at least one piece, found {fmt.name}, {pieces}")
@@ -152,8 +171,7 @@ def parse_contract(name: str) -> Contract:
     suffix = f",{pieces}" if match[2] else ""
     return replace(
         base, name=f"partials({fmt.name}{suffix})", partial=fmt.name, pieces=pieces,
-        sentence=f"fp32acc over {pieces} pieces of the contraction, whose sums are rounded to {fmt.name} before they are added",
-        source="split-K with reduced-precision reduction (torch: allow_bf16_reduced_precision_reduction)",
+        sentence=PIECES.sentence.replace(" P ", f" {pieces} ").replace("FORMAT", fmt.name), source=PIECES.source,
     )  # fmt: skip
 
 
@@ -162,8 +180,7 @@ def _hops(fmt: Format) -> Contract:
         raise UsageError(f"contract hops({fmt.name}): sums travel in a float format, found {fmt.name}")
     return replace(
         CONTRACTS["fp32acc"], name=f"hops({fmt.name})", partial=fmt.name, certain=True,
-        sentence=f"sums over ranks, or of rows that meet: each addition of two numbers is rounded to {fmt.name}, in any order or tree",
-        source="NCCL, RCCL and gloo reduce in the format of the buffers, one addition a step; so do index_add and its atomics",
+        sentence=HOPS.sentence.replace("FORMAT", fmt.name), source=HOPS.source,
     )  # fmt: skip
 
 

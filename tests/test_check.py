@@ -1,5 +1,6 @@
 """check(): the kinds of fault people report, each with its verdict, causes and numbers; and what plain arrays are held to."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from support_cases import CASES
@@ -198,7 +199,35 @@ def test_a_tolerance_that_zeros_would_pass_warns():
 
 def test_empty_arrays_are_inconclusive():
     c = ae.check(np.ones((0, 3)), np.ones((0, 3)))
-    assert (c.verdict, c.passed) == ("INCONCLUSIVE", False)
+    assert (c.verdict, c.passed, [d.code for d in c.diagnoses]) == ("INCONCLUSIVE", False, ["empty"])
+    a, b = np.ones((0, 5), np.float32), np.ones((5, 4), np.float32)
+    c = ae.check(np.ones((0, 4), np.float32), op="gemm", inputs={"a": a, "b": b})
+    assert (c.verdict, [d.code for d in c.diagnoses]) == ("INCONCLUSIVE", ["empty"])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.float8_e4m3fn])
+def test_beside_zeros_nothing_passes_that_is_more_than_a_rounding_away(dtype):
+    zeros, step = np.zeros(8, dtype), ml_dtypes.finfo(dtype).smallest_subnormal
+    assert ae.check(zeros, zeros).passed
+    assert ae.check(np.full(8, step), zeros).passed
+    c = ae.check(np.full(8, 2 * step, dtype), zeros, atol=1.0)
+    assert (c.verdict, c.metrics["max_abs"]) == ("FAIL", float(2 * step))
+    assert "zero-reference" in [d.code for d in c.diagnoses]
+
+
+def test_plain_arrays_that_pass_say_what_would_have_failed():
+    ones = np.ones((4, 8), np.float32)
+    stated = ae.check(ones, ones).side.resolution
+    assert stated["element"] == pytest.approx(1e-5 + 1.3e-6 + 2.0**-24, rel=1e-6)  # atol, rtol·|e|, half an ulp above 1
+    for off, verdict in ((0.98, "PASS"), (1.02, "FAIL")):
+        actual = ones.copy()
+        actual[2, 3] += off * stated["element"]
+        assert ae.check(actual, ones).verdict == verdict
+        assert ae.check((ones * (1 + off * stated["gain"])).astype(np.float32), ones).verdict == verdict
+    assert "would have failed: element 1.14e-5" in ae.check(ones, ones).message
+    assert ae.check(np.arange(3), np.arange(3)).side.resolution == {"element": "one code"}
+    narrow = ae.codes(np.arange(40, 60, dtype=np.uint8), format="float8_e4m3fn")
+    assert ae.check(narrow, narrow).side.resolution == {}  # a step of every code would pass
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf])

@@ -498,6 +498,19 @@ def test_every_list_prints_a_table_in_three_forms(what, capsys):
     assert json.loads(capsys.readouterr().out)
 
 
+def test_contracts_that_name_a_format_are_listed_as_they_are_written(capsys):
+    from accuracy_eval.contracts import parse_contract
+
+    assert run(["list", "contracts", "--json"]) == 0
+    listed = {row["contract"]: row for row in json.loads(capsys.readouterr().out)}
+    for name, written in (("hops(FORMAT)", "hops(bfloat16)"), ("partials(FORMAT,P)", "partials(bfloat16,8)")):
+        sentence = listed[name]["promise"].replace("FORMAT", "bfloat16").replace(" P ", " 8 ")
+        assert parse_contract(written).sentence == sentence
+        assert parse_contract(written).source == listed[name]["source"]
+    assert listed["partials(FORMAT)"]["promise"].replace("FORMAT", "float16") == "partials(float16,4)"
+    assert parse_contract("partials(float16)").pieces == 4
+
+
 def test_python_dash_m_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "accuracy_eval", "--version"], check=True, capture_output=True, text=True)
     assert done.stdout.startswith("accuracy-eval 0.")

@@ -64,6 +64,7 @@ def test_zeros_are_right_where_the_truth_rounds_to_zero():
 def test_an_empty_output_is_inconclusive():
     side = judge(np.empty((0, 4), np.uint16), np.empty((0, 4)), np.empty((0, 4)))
     assert (side.verdict, side.note) == (Verdict.INCONCLUSIVE, "the output is empty: there is nothing to judge")
+    assert [d.code for d in side.diagnoses] == ["empty"]
 
 
 def test_a_profile_without_an_applicable_gate_passes_nothing(tmp_path):

@@ -141,6 +141,11 @@ PACKAGES = (
     "transformer-engine",
     "torchao",
     "flash-attn",
+    "jax",
+    "jaxlib",
+    "cupy",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
 )
 
 

@@ -64,9 +64,10 @@ def _gates() -> Table:
 
 
 def _contracts() -> Table:
-    from accuracy_eval.contracts import CONTRACTS
+    from accuracy_eval.contracts import CONTRACTS, FAMILIES
 
-    return [{"contract": c.name, "promise": c.sentence, "source": c.source} for c in CONTRACTS.values()]
+    rows = [(c.name, c.sentence, c.source) for c in CONTRACTS.values()] + [(f.name, f.sentence, f.source) for f in FAMILIES]
+    return [{"contract": name, "promise": sentence, "source": source} for name, sentence, source in rows]
 
 
 def _recipes() -> Table:

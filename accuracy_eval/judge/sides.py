@@ -118,7 +118,8 @@ def _judge_measured(m: Measured, rounded: Measured, total: Mapping[str, Any], ga
     worst = worst_elements(m, results)
     side = Side(s.label, s.format, s.sha256, Verdict.PASS, s.contract, {**reported(m), **derived}, results, found, worst)
     if math.prod(s.shape) == 0:
-        return replace(side, verdict=Verdict.INCONCLUSIVE, note="the output is empty: there is nothing to judge")
+        empty = named("empty")
+        return replace(side, verdict=Verdict.INCONCLUSIVE, diagnoses=(empty,), note=empty.sentence)
     return decided(side, fatal=bool(found))
 
 
