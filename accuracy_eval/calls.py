@@ -84,7 +84,11 @@ class Call:
         """What the call promises; "" where no contract applies."""
         if self.stated is not None:
             return self.stated
-        return default_contract(self.op, self.formats[:2], self.recipe) if self.formats else ""
+        if not self.op or not self.formats:
+            return ""
+        if self.op == "gemm":  # unlike a case, arrays do not say whether the call let 8-bit sums stay in the unit's short accumulator
+            return default_contract(self.formats[:2], get_recipe(self.recipe).granularity if self.recipe else "")
+        return get_op(self.op).contract(self.case())
 
     @property
     def sourced(self) -> bool:

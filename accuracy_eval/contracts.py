@@ -184,30 +184,22 @@ def _hops(fmt: Format) -> Contract:
     )  # fmt: skip
 
 
-ACCUMULATING = frozenset({"gemm", "grouped_gemm", "batched_gemm", "gemm_epilogue", "sum", "mean"})
-EXACT = frozenset({"cast", "quantize", "permute", "topk"})
-
-_PROMOTED = ("1x128", "128x1", "128x128")
-_BLOCK_SCALED = re.compile(r"^(mx|nvfp4|nv_)")
+_PROMOTED = ("1x128", "128x1", "128x128")  # scales of such blocks are applied to partial sums, outside the matrix unit
 
 
-def default_contract(kind: str, operand_formats: Iterable[str], recipe: str = "", granularity: str = "") -> str:
-    """Name of the contract a call has when neither case nor candidate states one; "" for ops judged by limits instead.
+def default_contract(operand_formats: Iterable[str], scaled: str = "") -> str:
+    """Name of the contract of a call that adds up products or terms, where neither case nor candidate states one.
 
-    kind             op id: gemm-like ops, sum and mean accumulate (ACCUMULATING); data movement and rounding are exact (EXACT)
     operand_formats  format or family names of the operands
-    recipe           quantisation recipe; MX and NVFP4 recipes scale blocks inside the unit
-    granularity      what shares a scale: "1x128" and "128x128" promote the partial sums
-    The widest operand decides: float64 fp64 · tfloat32 tf32 · float32, 16-bit, fp6, fp4 fp32acc · fp8 fp8fast, fp8promoted
-    under 1x128 and 128x128 scales, fp32acc under MX scales · int8 int32acc.
+    scaled           what shares a scale factor (`Recipe.granularity`): "tensor", "row", or a block such as "1x128"; "" where nothing
+                     is scaled
+    The widest operand decides: float64 fp64 · tfloat32 tf32 · float32, 16-bit, fp6, fp4 fp32acc · int8 int32acc · fp8 fp8fast, under
+    scales of 128-wide blocks fp8promoted, under those of narrower ones, which the unit applies itself (MX, NVFP4), fp32acc.
+    UsageError without operand formats.
     """
-    if kind in EXACT:
-        return "exact"
-    if kind not in ACCUMULATING:
-        return ""
     formats = [get_format(f) for f in operand_formats]
     if not formats:
-        raise UsageError(f"the default contract of {kind!r} needs the operand formats; found none")
+        raise UsageError("a default contract needs the operand formats; found none")
     names = {f.name for f in formats}
     if "float64" in names:
         return "fp64"
@@ -215,10 +207,11 @@ def default_contract(kind: str, operand_formats: Iterable[str], recipe: str = ""
         return "int32acc"
     if "tfloat32" in names:
         return "tf32"
-    if not all(get_family(f.name) in ("fp8_e4m3", "fp8_e5m2") for f in formats) or _BLOCK_SCALED.match(recipe):
+    if not {f.family for f in formats} <= {"fp8_e4m3", "fp8_e5m2"}:
         return "fp32acc"
-    grain = granularity or ("1x128" if any(p in recipe for p in ("blockwise", *_PROMOTED)) else "")
-    return "fp8promoted" if grain in _PROMOTED else "fp8fast"
+    if scaled in ("", "tensor", "row"):
+        return "fp8fast"
+    return "fp8promoted" if scaled in _PROMOTED else "fp32acc"
 
 
 def looser_contracts(name: str, operand_formats: Iterable[str]) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ BATCHED = OpSpec(
     outputs=_outputs,
     torch=_torch,
     reference=_reference,
-    contract=lambda case: default_contract("batched_gemm", tuple(case.format.split("+"))),
+    contract=lambda case: default_contract(case.format.split("+")),
     layouts=LAYOUTS,
     directions=("fwd", "bwd"),
 )

@@ -201,7 +201,7 @@ def _companion_panels(case: Case, output: Output, encoding: Encoding) -> Iterato
 
 
 def _contract(case: Case) -> str:
-    return quantised.contract(case) if case.recipe else default_contract("gemm", tuple(case.format.split("+")))
+    return quantised.contract(case) if case.recipe else default_contract(case.format.split("+"))
 
 
 def _refuse(case: Case) -> str | None:

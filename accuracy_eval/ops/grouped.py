@@ -152,7 +152,7 @@ def _overflows(case: Case, output: Output, inputs: Inputs, contract: str) -> Ove
 
 
 def _contract(case: Case) -> str:
-    return quantised.contract(case) if case.recipe else default_contract("grouped_gemm", tuple(case.format.split("+")))
+    return quantised.contract(case) if case.recipe else default_contract(case.format.split("+"))
 
 
 def _torch(torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:

@@ -200,7 +200,7 @@ def _on_device(case: Case, t: Mapping[str, Any], factor: Factor) -> Scaled:
 
 def contract(case: Case) -> str:
     """What the default call promises: it leaves `use_fast_accum` off, so 8-bit floats promote their sums."""
-    name = default_contract(case.op, tuple(case.format.split("+")), case.recipe)
+    name = default_contract(case.format.split("+"), get_recipe(case.recipe).granularity)
     return "fp8promoted" if name == "fp8fast" else name
 
 

@@ -231,7 +231,7 @@ def _op(r: Reduction) -> OpSpec:
         outputs=partial(_outputs, r),
         torch=partial(_torch, r),
         reference=partial(_reference, r),
-        contract=lambda case: default_contract(r.name, (case.format,)),
+        contract=lambda case: default_contract((case.format,)) if r.budgeted else "",
         options=OPTIONS,
         directions=("fwd", "bwd"),
         refuse=partial(_refuse, r),

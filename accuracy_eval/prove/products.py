@@ -12,6 +12,7 @@ from accuracy_eval.ops.gemm import GEMM
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.spec import Output, Reference
 from accuracy_eval.prove.arithmetic import Unit, float32_sums
+from accuracy_eval.quantize import get_recipe
 from accuracy_eval.records import Case, Coded
 
 M, N = 32, 48
@@ -84,7 +85,7 @@ def problem(column: Column, k: int, *, lane: str = "random", input_class: str = 
     """The product of a column at one K, with its reference."""
     shape = (("m", M), ("n", N), ("k", k))
     case = Case("gemm", shape, "nt", column.format, column.out_format, column.recipe, (), input_class, lane, "fwd", SEED)
-    contract = default_contract("gemm", [column.format], column.recipe)
+    contract = default_contract([column.format], get_recipe(column.recipe).granularity if column.recipe else "")
     inputs = stored_inputs(GEMM, case, "ocp", operand_codes(GEMM, case, "ocp"))
     (output,) = GEMM.outputs(case, "ocp")
     truth = GEMM.reference(case, inputs, "ocp", contract)[output.name]
