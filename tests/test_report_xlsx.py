@@ -170,6 +170,16 @@ def test_verdict_row_has_value_limit_and_margin_as_numbers(folder: Path) -> None
     assert len(rows) == 9 * 3
 
 
+def test_the_case_of_a_row_is_among_its_first_columns_and_on_the_printed_page(folder: Path) -> None:
+    book = openpyxl.load_workbook(folder / "gemm-m512.n128.k256.xlsx")
+    for name, column in (("Verdict", "E"), ("Metrics", "D")):
+        assert book[name][f"{column}2"].value == "case"
+        assert book[name][f"{column}3"].value == "gemm.m512.n128.k256.nt.bfloat16.normal.s42"
+        assert openpyxl.utils.cell.range_boundaries(book[name].print_area.split("!")[1])[2] >= 5
+    every = openpyxl.load_workbook(folder / "summary.xlsx")["All"]
+    assert [c.value for c in every[1]][:7] == ["verdict", "attribution", "who", "kind", "actual", "expected", "case_id"]
+
+
 def test_rows_of_the_worst_tensors_come_first_and_stay_together(folder: Path) -> None:
     rows = table(folder / "gemm-m512.n128.k256.xlsx", "Verdict")
     cases = [r["case"] for r in rows]

@@ -243,6 +243,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("kind", lambda r: r.kind, note="side: a dump against the reference; pair: dump against dump; not compared"),
     Column("actual", lambda r: r.actual, note="label of the dump that is judged"),
     Column("expected", lambda r: r.expected, note="what judges: the reference or another dump"),
+    Column("case_id", lambda r: r.holder.case_id, note="as inspect and explain take it: --case ID"),
     Column("family", lambda r: r.holder.family),
     Column("op", _of_case("op")),
     Column("shape", lambda r: shape_text(r.case)),
@@ -278,7 +279,6 @@ COLUMNS: tuple[Column, ...] = (
     Column("resolution", _resolution, note="smallest faults that would have failed"),
     Column("expectation", _expectation, note="what a healthy unit shows on normal data, beside what was seen; bounds of |A||B|"),
     Column("sha256", _of_side("sha256"), note="of the output's codes"),
-    Column("case_id", lambda r: r.holder.case_id),
 )
 # Metrics a reader looks at first; the others follow in the order of the registry.
 _FIRST = ("budget_max", "rel_fro", "snr_db", "max_abs", "ulp_max", "mismatch_count", "cosine")

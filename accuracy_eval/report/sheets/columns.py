@@ -34,7 +34,7 @@ WIDTHS = {
     "gate_source": 45,
     "resolution": 40,
     "expectation": 40,
-    "case_id": 58,
+    "case_id": 50,
     "sha256": 20,
 }
 _USUAL = {"direction": "fwd", "candidate": "default", "lane": "random", "scope": "full"}

@@ -40,9 +40,9 @@ QUIET_WORST = 1  # elements listed for a row that passed; a finding gets all it 
 def verdict_sheet(book: Book, results: Results, part: Volume) -> None:
     rows = findings_first(replace(part.only(results), not_compared=()))
     # what a printed page has room for comes first
-    lead = ["who", "actual", "expected", "reason", "causes", "gate_margin", *used(rows, KEYS), "contract"]
+    lead = ["who", "actual", "expected", "case_id", "reason", "causes", "gate_margin", *used(rows, KEYS), "contract"]
     lead += used(rows, ("off_contract", "scope"))
-    tail = [*used(rows, ("errors_failed", "errors", "scales")), "gate_source", "resolution", "attribution", "case_id"]
+    tail = [*used(rows, ("errors_failed", "errors", "scales")), "gate_source", "resolution", "attribution"]
     gates = _gates_of(rows)
     columns = [VERDICT, *(replace(column(n), bar=n == "gate_margin") for n in lead)]
     for name, metric, comparison in gates:
@@ -88,7 +88,7 @@ def _broken(number_format: str) -> Style:
 
 def metric_sheet(book: Book, results: Results, part: Volume) -> None:
     rows = findings_first(replace(part.only(results), not_compared=()))
-    lead = ["actual", "expected", *used(rows, KEYS)]
+    lead = ["actual", "expected", "case_id", *used(rows, KEYS)]
     names = metric_names(rows)
     columns = [VERDICT, *map(column, lead), *map(metric_column, names)]
     data = ([verdict_cell(row.verdict), *(COLUMN[n].get(row) for n in lead), *metric_cells(row.flat, names)] for row in rows)
