@@ -63,11 +63,31 @@ def changes(before: Results, now: Results) -> list[Change]:
     return sorted(found, key=lambda c: order.index(c.kind))
 
 
-def summary(found: Sequence[Change], name: str) -> str:
-    """The changes in one sentence."""
+def other_dumps(before: Results, now: Results) -> str:
+    """In what the dumps of a baseline are others than those judged now: labels, suites, results; "" where in none of these."""
+    was, here = ({d.label: d for d in r.dumps} for r in (before, now))
+    told = [
+        f"{messages.visible(', '.join(labels))} {where} only"
+        for labels, where in (([n for n in was if n not in here], "there"), ([n for n in here if n not in was], "here"))
+        if labels
+    ]
+    suites: dict[str, list[str]] = {}
+    for label in (n for n in was if n in here and was[n].suite_digest != here[n].suite_digest):
+        old, new = was[label].suite, here[label].suite
+        difference = f"of suite {old} there, {new} here" if old != new else f"of other cases or seeds of suite {old}"
+        suites.setdefault(messages.visible(difference), []).append(messages.visible(label))
+    told += [f"{', '.join(labels)} {difference}" for difference, labels in suites.items()]
+    if not _by_key(before).keys() & _by_key(now).keys():
+        told.append("no result in common")
+    return "; ".join(told)
+
+
+def summary(found: Sequence[Change], name: str, others: str = "") -> str:
+    """The changes in one sentence; `others` says that the baseline is of other dumps."""
     counts = {kind: sum(c.kind == kind for c in found) for kind in KINDS}
     parts = ", ".join(f"{n} {kind}{'s' if kind == 'new failure' and n != 1 else ''}" for kind, n in counts.items() if n)
-    return f"since {messages.visible(name)}: {parts or 'nothing changed'}"
+    of = f", whose dumps are others ({others})" if others else ""
+    return f"since {messages.visible(name)}{of}: {parts or 'nothing changed'}"
 
 
 def _by_key(results: Results) -> dict[Key, TensorResult | NotCompared]:

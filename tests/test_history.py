@@ -10,11 +10,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from support_results import CPU, H200, fail_result, gemm_case, metrics, not_compared, pass_result, results_of
+from support_results import CPU, H200, MI300X, fail_result, gemm_case, metrics, not_compared, pass_result, results_of
 
 from accuracy_eval.cli import run
 from accuracy_eval.errors import FileError, UsageError
-from accuracy_eval.history import KINDS, changes, dated_results, noise_floor, series, summary, versions_at, write_history
+from accuracy_eval.history import KINDS, changes, dated_results, noise_floor, other_dumps, series, summary, versions_at, write_history
 from accuracy_eval.records import Results, TensorResult, Verdict
 from accuracy_eval.report import load_results, write_reports
 
@@ -47,6 +47,18 @@ def test_new_failures_come_first_with_who_is_off_and_why() -> None:
         "(contract fp32acc, B 3.1e-4; gate budget); now PASS",
     ]
     assert summary(changes(before, now), "old.json") == "since old.json: 1 new failure, 1 fixed"
+
+
+def test_a_baseline_of_other_dumps_is_said_to_be_one() -> None:
+    before, same = results_of((pass_result(A),)), results_of((fail_result(A),))
+    assert other_dumps(before, same) == ""
+    another = replace(H200, suite="edge", suite_digest="5" * 64)
+    now = results_of((pass_result(B),), dumps=(another, MI300X))
+    said = "cpu there only; mi300x here only; h200 of suite smoke there, edge here; no result in common"
+    assert other_dumps(before, now) == said
+    assert summary(changes(before, now), "old.json", said) == f"since old.json, whose dumps are others ({said}): 1 gone, 1 new"
+    seed = results_of((pass_result(A),), dumps=tuple(replace(d, suite_digest="5" * 64) for d in before.dumps))
+    assert other_dumps(before, seed) == "h200, cpu of other cases or seeds of suite smoke"
 
 
 def test_other_bytes_within_the_noise_are_not_a_drift() -> None:

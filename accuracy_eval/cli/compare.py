@@ -112,11 +112,12 @@ def compare_command(
                 )  # fmt: skip
         found: list[Change] = []
         if before is not None:
-            from accuracy_eval.history import changes, summary
+            from accuracy_eval.history import changes, other_dumps, summary
 
             part = bool(options["cases"] or filters)
             found = [c for c in changes(before, results) if not (part and c.kind == "gone")]  # what was not asked for is not gone
-            results = replace(results, notes=(*results.notes, summary(found, "/".join(Path(options["baseline"]).parts[-2:]))))
+            said = summary(found, "/".join(Path(options["baseline"]).parts[-2:]), other_dumps(before, results))
+            results = replace(results, notes=(*results.notes, said))
         if wanted and out is None and not quiet:
             _say_replaced(results)
         written = publish(results, forms=wanted, out=out)
