@@ -45,7 +45,8 @@ multiply by 32 (absmax: by the largest code; integers: by 1); then one `formats.
 **Indices** (classes, tokens, experts) below a bound: stream 1, the class is the spread and the bound, as in "uniform1000".
 Index = (u · bound) >> 32 of a u32 word; skewed: of (u · u) >> 32 in place of u; one: bound // 2, no stream.
 
-**Rows that are added** (exact lane of embedding and the expert ops): `accuracy_eval.ops.rows.summands`.
+**Rows that are added** (exact lane of embedding and the expert ops): `accuracy_eval.ops.rows.summands`. **Midway** (that of cast and
+quantize): `accuracy_eval.inputs.midway`.
 
 Importing this package imports neither numba nor a GPU library.
 """

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from accuracy_eval.formats import Codes, Overflow, decode, encode, get_format
+from accuracy_eval.inputs.midway import midway
 from accuracy_eval.ops.panels import one_code
 from accuracy_eval.ops.spec import (
     Encoding,
@@ -36,6 +37,14 @@ def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
     return (Operand("x", tuple(size for _, size in case.shape), operand_formats(case, 1, encoding)[0], tuple(d for d, _ in case.shape)),)
 
 
+def _own_codes(case: Case, encoding: Encoding) -> dict[str, Codes]:
+    """In the exact lane numbers midway between two of the output; the same ones for either encoding."""
+    if case.lane != "exact":
+        return {}
+    x = _operands(case, "ocp")[0]
+    return {"x": midway(case.op, x.shape, x.format, output_format(case, x.format, "ocp"), case.seed)}
+
+
 def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
     x = _operands(case, encoding)[0]
     return (Output("y", x.shape, output_format(case, x.format, encoding), exact=True),)
@@ -63,6 +72,9 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
 def _refuse(case: Case) -> str | None:
     if not case.out_format:
         return "a cast needs an output format"
+    source, target = (get_format(f(case, "ocp")[0].format) for f in (_operands, _outputs))
+    if case.lane == "exact" and source.fraction_bits <= target.fraction_bits:
+        return f"{source.name} holds no number midway between two of {target.name}; the exact lane is for casts to fewer fraction bits"
     return None
 
 
@@ -79,6 +91,8 @@ CAST = OpSpec(
     torch=_torch,
     reference=_reference,
     contract=lambda case: "exact",
+    lanes=("random", "exact"),
+    own_codes=_own_codes,
     options={
         "overflow": Option("auto", "what lies beyond the format; auto: saturates in 8 bits, else inf", ("auto", "saturate", "inf", "nan"))
     },

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.formats import Codes, decode, differing, encode, get_format, is_nan
+from accuracy_eval.inputs.midway import midway_blocks
 from accuracy_eval.ops.quantize_torch import quantise
 from accuracy_eval.ops.spec import (
     Encoding,
@@ -36,6 +37,17 @@ from accuracy_eval.records import Case, Coded
 
 def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
     return (Operand("x", (case.dims["m"], case.dims["n"]), operand_formats(case, 1, encoding)[0], ("m", "n")),)
+
+
+def _own_codes(case: Case, encoding: Encoding) -> dict[str, Codes]:
+    """In the exact lane numbers midway between two that the elements hold under their scale; the same ones for either encoding."""
+    if case.lane != "exact":
+        return {}
+    x, recipe = _operands(case, "ocp")[0], get_recipe(case.recipe)
+    element = element_format(recipe, case.out_format or None, encoding="ocp")
+    shape, largest = (case.dims["m"], case.dims["n"]), recipe.largest(element)
+    two_levels = recipe.rule == "nvfp4"
+    return {"x": midway_blocks(case.op, shape, x.format, element, largest, recipe.block, case.seed, two_levels=two_levels)}
 
 
 @cache
@@ -189,6 +201,8 @@ QUANTIZE = OpSpec(
     reference=_reference,
     contract=lambda case: "exact",
     recipes=tuple(name for name, r in RECIPES.items() if not r.hadamard and r.rule != "unit"),
+    lanes=("random", "exact"),
+    own_codes=_own_codes,
     derived=_derived,
     joint=_joint,
 )
