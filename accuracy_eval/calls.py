@@ -66,7 +66,9 @@ class Call:
         """
         coded = {name: as_coded(array, f"input {name!r}") for name, array in (inputs or {}).items()}
         if op is not None:
-            allowed = (*get_op(op).options, *(("format",) if op == "cast" else ()))
+            spec = get_op(op)
+            sizes = () if spec.name in _TRUTHS or spec.family in ELEMENTWISE else spec.sizes
+            allowed = (*spec.options, *sizes, *(("format",) if op == "cast" else ()))
             for name in options or {}:
                 if name not in allowed:
                     raise unknown(f"{op} option", name, allowed or ("(none)",))
@@ -78,6 +80,16 @@ class Call:
     def formats(self) -> tuple[str, ...]:
         """Formats of the operands, without scales and unquantised sources."""
         return tuple(c.format for n, c in self.inputs.items() if not n.endswith(("_scale", "_source")))
+
+    @property
+    def plain(self) -> bool:
+        """Whether the truth follows from the arrays of any shape and format alone; others, and gradients, are those of the op's cases."""
+        known = self.op in _TRUTHS or OPS[self.op].family in ELEMENTWISE
+        return known and not self.backward
+
+    @property
+    def backward(self) -> bool:
+        return any(name.startswith("grad_") for name in self.inputs)
 
     @property
     def contract(self) -> str:
@@ -102,16 +114,11 @@ class Call:
         return Case(self.op, shape, self.layout if self.op == "gemm" else "", "+".join(families), out_format, self.recipe, options)
 
     def truth(self, actual: Coded) -> Reference:
-        """The reference computed from the inputs, in the output format `actual` has.
+        """The reference of a plain call, computed from the inputs in the output format `actual` has.
 
-        UsageError for an op whose reference does not follow from arrays, and for inputs that are missing, too many or do not fit.
+        UsageError for inputs that are missing, too many or do not fit.
         """
-        if self.op in _TRUTHS:
-            return _TRUTHS[self.op](self, actual)
-        if OPS[self.op].family not in ELEMENTWISE:
-            known = ", ".join((*_TRUTHS, *(n for n, spec in OPS.items() if spec.family in ELEMENTWISE)))
-            raise UsageError(f"op {self.op}: its reference is not computed from arrays; ops that are: {known}. Give expected, or dump it.")
-        return self._elementwise(actual)
+        return _TRUTHS[self.op](self, actual) if self.op in _TRUTHS else self._elementwise(actual)
 
     def output(self, actual: Coded, truth: Reference) -> Output:
         """What `actual` is called, and whether one code is right."""

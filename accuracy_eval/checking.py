@@ -24,9 +24,10 @@ from accuracy_eval.calls import Call, number
 from accuracy_eval.closeness import Tolerance, format_gate, format_resolution, tolerances, with_tolerance
 from accuracy_eval.diagnose import Context, diagnose, named, rows_of, structural
 from accuracy_eval.errors import UsageError, VerdictError, unknown
+from accuracy_eval.fitting import PRODUCT_LAYOUT, truth_of
 from accuracy_eval.formats import decode, encode, get_format
 from accuracy_eval.gates import Profile, load_profile
-from accuracy_eval.judge import NOTHING_FINITE, Subject, judge_tensor
+from accuracy_eval.judge import NOTHING_FINITE, Subject, judge_tensor, misfit
 from accuracy_eval.measuring import side_of
 from accuracy_eval.messages import side_message
 from accuracy_eval.metrics.measured import Measured
@@ -100,7 +101,7 @@ def check(
     expected: Any = None,
     *,
     op: str | None = None,
-    layout: str = "nn",
+    layout: str = PRODUCT_LAYOUT,
     inputs: Mapping[str, Any] | None = None,
     options: Mapping[str, OptionValue] | None = None,
     recipe: str | None = None,
@@ -108,16 +109,19 @@ def check(
     rtol: float | None = None,
     atol: float | None = None,
     gates: str = "default",
+    output: str = "",
 ) -> Comparison:
     """Judge `actual`.
 
     expected     what it should be; None: the reference computed from op and inputs
     op, layout, inputs, options, recipe   what was computed; inputs by the op's operand names, as stored, with `a_scale`, `b_scale`
                  where operands are quantised, and `a_source`, `b_source` before they were (then all four errors are judged); op `quantize`
-                 takes `amax`, `x`, or `x` and `x_scale`: codes are then judged under those scales; op `cast` takes options={"format": …}
+                 takes `amax`, `x`, or `x` and `x_scale`: codes are then judged under those scales; op `cast` takes options={"format": …};
+                 with an upstream gradient, as `grad_d`, `actual` is a gradient
     contract     what the call promises; None: the default of the operand formats
     rtol, atol   adds a gate |a - e| <= atol + rtol·|e| (the other one is 0); never removes one
     gates        profile, where op and inputs are given
+    output       which output or gradient of the op `actual` is, as "dk": needed where several have its shape
     UsageError for arrays, ops, options or inputs it does not know, and when neither expected nor op with inputs is given.
     """
     a, e = _coded(actual, expected)
@@ -129,11 +133,15 @@ def check(
         raise UsageError(
             f"gates={gates!r} needs op and inputs; plain arrays are judged by the limits of their format, and by rtol and atol"
         )
-    truth = _truth(call, a, e) if referenced else None
+    if output and not (referenced and not call.plain):
+        raise UsageError(f"output={output!r} says which of several results of an op; pass op and inputs of one that has several")
+    truth = _truth(call, a, e) if referenced and call.plain else None
     wrong = _mismatch(a, e, truth, call)
     if wrong is not None:
         side = Side("actual", a.format, "", Verdict.FAIL, diagnoses=(wrong,), note=wrong.sentence)
         return Comparison(side, _of_arrays(call, a, side))
+    if referenced and not call.plain:
+        return _of_op(a, e, call, output, profile, tolerance)
     if truth is not None:
         m = _measured(a, e if e is not None else _whole(truth, a), tolerance)
         side, result = _judged_by_truth(a, truth, call, profile)
@@ -164,6 +172,24 @@ def _truth(call: Call, a: Coded, e: Coded | None) -> Reference:
     if truth.kind != "codes" or e is None or e.shape != a.shape:
         return truth
     return one_code_truth(e.codes if e.format == a.format else encode(decode(e.codes, e.format), a.format), a.format)
+
+
+def _of_op(a: Coded, e: Coded | None, call: Call, output: str, profile: Profile, tolerance: Tolerance | None) -> Comparison:
+    """By the gates of a profile against the truth that the op has for these operands, as its cases are judged."""
+    layout = "" if call.layout == PRODUCT_LAYOUT and call.layout not in get_op(call.op).layouts else call.layout
+    if call.recipe:
+        raise UsageError(f"op {call.op} with recipe {call.recipe}: its operands are quantised by a dump alone; give expected without op")
+    truth = truth_of(call.op, a, call.inputs, layout, call.options, call.stated or "", output)
+    shape = truth.subject.output.shape
+    if math.prod(shape) == math.prod(a.shape) == 1:
+        a, e = Coded(a.codes.reshape(shape), a.format), e and Coded(e.codes.reshape(shape), e.format)
+    subject = replace(truth.subject, name=call.op)
+    side = side_of("actual", a, contract=truth.reference.contract)
+    result = judge_tensor(subject, [side], {"actual": truth.reference}, profile, inputs={"actual": dict(truth.inputs)})
+    judged = result.sides[0]
+    if misfit(side, subject.output) is None:
+        judged = _with_metrics(judged, _measured(a, e if e is not None else _whole(truth.reference, a), tolerance), tolerance)
+    return Comparison(judged, replace(result, verdict=judged.verdict, sides=(judged,)))
 
 
 def _with_metrics(side: Side, m: Measured, tolerance: Tolerance | None) -> Side:

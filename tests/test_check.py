@@ -215,6 +215,55 @@ def test_beside_zeros_nothing_passes_that_is_more_than_a_rounding_away(dtype):
     assert "zero-reference" in [d.code for d in c.diagnoses]
 
 
+def test_every_op_is_judged_by_its_own_truth_gradients_too():
+    rng = np.random.default_rng(9)
+    q, k, v, g = rng.standard_normal((4, 2, 12, 16))  # two heads, one batch
+    p = np.exp(q @ k.transpose(0, 2, 1) / 4)
+    p /= p.sum(-1, keepdims=True)
+    dp = p * (g @ v.transpose(0, 2, 1) - (p * (g @ v.transpose(0, 2, 1))).sum(-1, keepdims=True))
+    right = {"dq": dp @ k / 4, "dk": dp.transpose(0, 2, 1) @ q / 4, "dv": p.transpose(0, 2, 1) @ g}
+    call = {"op": "attention", "layout": "bhsd", "inputs": {"q": q[None], "k": k[None], "v": v[None]}}
+    assert ae.check((p @ v)[None], **call).passed
+    assert [d.code for d in ae.check((p @ v)[None] * 1.01, **call).diagnoses] == ["gain"]
+    call["inputs"]["grad_out"] = g[None]
+    for name, gradient in right.items():
+        assert ae.check(gradient[None], output=name, **call).verdict == "PASS", name
+    assert ae.check(right["dv"][None], output="dk", **call).verdict == "FAIL"
+    with pytest.raises(UsageError, match=r"its outputs are dq .*, dk .*, dv .*; say which it is with output="):
+        ae.check(right["dk"][None], **call)
+
+
+def test_gradients_of_a_product_are_judged_as_the_product_is():
+    rng = np.random.default_rng(11)
+    a, b, g = (rng.standard_normal(s).astype(np.float32) for s in ((16, 40), (24, 40), (16, 24)))
+    call = {"op": "gemm", "layout": "nt", "inputs": {"a": a, "b": b, "grad_d": g}}
+    da = g.astype(np.float64) @ b
+    assert ae.check(da.astype(np.float32), **call).verdict == "PASS"
+    assert ae.check((g.T.astype(np.float64) @ a).astype(np.float32), **call).verdict == "PASS"  # db by its shape
+    c = ae.check((da - np.outer(g[:, 7], b[7])).astype(np.float32), **call)
+    assert (c.verdict, c.diagnoses[0].code) == ("FAIL", "lost-k")
+    with pytest.raises(UsageError, match=r"gradients of op gemm: found grad_d \[24, 16\] float32; expected grad_d \[16, 24\] float32"):
+        ae.check(da, **{**call, "inputs": {"a": a, "b": b, "grad_d": np.ascontiguousarray(g.T)}})
+
+
+@pytest.mark.parametrize("lens", [(30, 0, 35), (20, 20, 20), (0, 0, 0), (70, 0, 0)])
+def test_groups_of_any_lengths_are_judged_by_the_products_of_their_rows(lens):
+    rng = np.random.default_rng(10)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((70, 48), (3, 32, 48)))
+    ends = np.cumsum((0, *lens))
+    d = np.zeros((70, 32))
+    for i in range(3):
+        d[ends[i] : ends[i + 1]] = a[ends[i] : ends[i + 1]].astype(np.float64) @ b[i].T
+    call = {"op": "grouped_gemm", "layout": "nt", "inputs": {"a": a, "b": b, "group_lens": np.array(lens)}}
+    assert ae.check(d.astype(np.float32), **call).verdict == "PASS"
+    at = 30 if lens[0] == 30 else 0
+    d[at : at + 3] = a[at : at + 3].astype(np.float64) @ b[1].T  # three rows of another group's matrix
+    assert ae.check(d.astype(np.float32), **call).verdict == "FAIL"
+    call["inputs"]["group_lens"] = np.array([40, 40, 40])
+    with pytest.raises(UsageError, match="group_lens 40, 40, 40; expected lengths that add up to the 70 rows of a, or less"):
+        ae.check(d.astype(np.float32), **call)
+
+
 def test_plain_arrays_that_pass_say_what_would_have_failed():
     ones = np.ones((4, 8), np.float32)
     stated = ae.check(ones, ones).side.resolution
@@ -300,7 +349,11 @@ def test_what_cannot_be_explained_is_one_clear_error(call, message):
         ),
         ({"actual": ONES, "expected": ONES, "rtol": "tight"}, "rtol = 'tight'; expected a number"),
         ({"actual": ONES, "op": "gemm", "inputs": {"a": ONES, "b": ONES}, "gates": None}, "unknown gates profile 'None'"),
-        ({"actual": ONES, "op": "attention", "inputs": {"x": ONES}}, "op attention: its reference is not computed from arrays"),
+        ({"actual": ONES, "op": "rmsnorm", "inputs": {"x": ONES}}, r"found x \[2, 2\] float64; expected x .*, weight"),
+        ({"actual": ONES, "op": "attention", "inputs": {"x": ONES}}, "op attention needs layout=, one of bhsd, bshd, sbhd"),
+        ({"actual": ONES, "op": "silu", "inputs": {"x": np.ones(4, np.float32), "grad_y": np.ones(4, np.float32)}}, "silu direction 'bwd'"),
+        ({"actual": ONES, "expected": ONES, "output": "dk"}, "output='dk' says which of several results"),
+        ({"actual": ONES, "op": "batched_gemm", "recipe": "mxfp8", "inputs": {"a": ONES}}, "op batched_gemm with recipe mxfp8"),
         ({"actual": ONES, "op": "pow", "inputs": {"x": ONES}}, "op pow: inputs x; expected x, y"),
         (
             {"actual": ONES, "op": "gemm", "inputs": {"a": ONES, "b": ONES, "a_source": ONES}},

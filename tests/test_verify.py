@@ -51,6 +51,20 @@ def test_a_wrong_gradient_fails_with_its_cause_though_the_forward_pass_is_right(
     assert ae.verify(WrongGradient.apply, reference="gemm", inputs=GEMM, grad=False).passed
 
 
+@pytest.mark.parametrize("ends", [(24, 24, 66), (10, 40, 66)])
+def test_a_grouped_product_is_verified_on_the_lengths_it_is_called_with(ends):
+    lens = torch.tensor([24, 0, 42], dtype=torch.int32)
+
+    def grouped(a, b, group_lens):
+        parts = [a[first:end] @ b[i].T for i, (first, end) in enumerate(zip((0, *ends), ends, strict=False))]
+        return torch.cat(parts)
+
+    inputs = {"a": ae.seeded((66, 48)), "b": ae.seeded((3, 32, 48)), "group_lens": lens}
+    found = ae.verify(grouped, reference="grouped_gemm", layout="nt", inputs=inputs)
+    assert list(found.comparisons) == ["d", "da", "db"]
+    assert found.passed is (ends == (24, 24, 66))
+
+
 def test_layouts_options_and_given_tensors_reach_the_reference():
     a, b, bias = torch.randn(96, 24), torch.randn(16, 96), torch.randn(16)
 

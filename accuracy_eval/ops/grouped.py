@@ -25,7 +25,7 @@ from accuracy_eval.ops.gemm import SIZES, overflowing
 from accuracy_eval.ops.grouped_exact import exact_operands, exact_panels
 from accuracy_eval.ops.grouped_factors import plain, received, side
 from accuracy_eval.ops.grouped_torch import torch_products
-from accuracy_eval.ops.groups import OPTIONS, Group, groups_of, lens_of, option, padded, padding_of
+from accuracy_eval.ops.groups import OPTIONS, Group, groups_in, implied, lens_of, option, padded, padding_of
 from accuracy_eval.ops.panels import of_product
 from accuracy_eval.ops.spec import (
     Encoding,
@@ -99,7 +99,7 @@ def _unquantised(case: Case, inputs: Inputs, output: str, group: Group) -> Gemm:
 
 
 def _products(case: Case, inputs: Inputs, output: str) -> tuple[Product, ...]:
-    groups = [g for g in groups_of(case) if g.stop > g.start]
+    groups = [g for g in groups_in(inputs) if g.stop > g.start]
     return tuple(Product(_problem(case, inputs, output, g), (g.number,) if output == "db" else (slice(g.start, g.stop),)) for g in groups)
 
 
@@ -108,7 +108,7 @@ def _panels(case: Case, output: Output, inputs: Inputs, contract: str, problem: 
     rows, columns = rows_and_columns(output.shape)
     height = output.shape[-2] if output.name == "db" else 0
     at = 0
-    for group in groups_of(case):
+    for group in groups_in(inputs):
         if group.stop > group.start:
             product = problem(case, inputs, output.name, group)
             yield from of_product(panels(product, contract=contract or None, out_format=output.format), first_row=at)
@@ -144,7 +144,7 @@ def _overflows(case: Case, output: Output, inputs: Inputs, contract: str) -> Ove
     height = output.shape[-2] if output.name == "db" else 0
     parts: list[tuple[int, Overflows | None]] = []
     end = 0
-    for g in groups_of(case):
+    for g in groups_in(inputs):
         sums = product_overflows(_problem(case, inputs, output.name, g), contract) if g.stop > g.start else None
         parts.append((end, sums))
         end += height or g.stop - g.start
@@ -202,6 +202,7 @@ GROUPED = OpSpec(
     contract=_contract,
     layouts=LAYOUTS,
     recipes=("", *quantised.GEMM_RECIPES),
+    implied=implied,
     received=received,
     options=OPTIONS,
     lanes=("random", "exact"),

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from accuracy_eval.errors import UsageError
 from accuracy_eval.ops.factors import SOURCE, Codes
-from accuracy_eval.ops.spec import Option, option_of
+from accuracy_eval.ops.spec import Inputs, Option, option_of
 from accuracy_eval.records import Case
 
 OPTIONS = {
@@ -57,8 +58,34 @@ class Group(NamedTuple):
 
 def groups_of(case: Case) -> list[Group]:
     """Every group, those without rows too."""
-    ends = np.cumsum((0, *lens_of(case)))
+    return _cut(lens_of(case))
+
+
+def groups_in(inputs: Inputs) -> list[Group]:
+    """The same of a call's own lengths, which need not be those of any case."""
+    return _cut(tuple(int(n) for n in inputs["group_lens"].codes))
+
+
+def _cut(lens: tuple[int, ...]) -> list[Group]:
+    ends = np.cumsum((0, *lens))
     return [Group(i, int(ends[i]), int(ends[i + 1])) for i in range(len(ends) - 1)]
+
+
+def implied(inputs: Inputs) -> dict[str, int]:
+    """The average rows of a group, and as padding what these leave over, of the rows of `a` [t, k] and the matrices of `b` [g, ·, ·].
+
+    UsageError for lengths that `a` has no rows for.
+    """
+    a, b, lens = (inputs.get(name) for name in ("a", "b", "group_lens"))
+    if a is None or b is None or len(a.shape) != 2 or len(b.shape) != 3 or not b.shape[0]:
+        return {}
+    rows, groups = a.shape[0], b.shape[0]
+    if lens is not None and lens.shape == (groups,):
+        found = lens.codes.astype(np.int64)
+        if found.max(initial=0) > rows or found.sum() > rows:
+            shown = ", ".join(str(n) for n in found.astype(np.int32)[:8]) + (", …" if groups > 8 else "")
+            raise UsageError(f"op grouped_gemm: group_lens {shown}; expected lengths that add up to the {rows} rows of a, or less")
+    return {"m": rows // groups, **({"padding": rows % groups} if rows % groups else {})}
 
 
 def padded(codes: Codes, count: int, code: int) -> Codes:

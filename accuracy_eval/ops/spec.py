@@ -205,6 +205,7 @@ class OpSpec:
     products    (case, inputs as stored, output name) -> the matrix products that make that output; empty where none does, or where they are
                 not all there is to it. None: the op multiplies no matrices
     contract    what a call of this case promises, when the case and candidate state nothing else
+    implied     (operands by name, as a caller holds them) -> sizes and options that several of them show only together
     received    (case, operands by name in canonical orientation, encoding, compiled) -> what a case with a recipe multiplies, by name
                 and as stored: element codes and scales. None: ops that receive their operands as they are
     relation    (case) -> the metamorphic relation of a case of that lane, None for others
@@ -231,6 +232,7 @@ class OpSpec:
     recipes: tuple[str, ...] = ("",)
     options: Mapping[str, Option] = field(default_factory=dict)
     lanes: tuple[str, ...] = ("random",)
+    implied: Callable[[Inputs], Mapping[str, int]] = lambda inputs: {}
     relation: Callable[[Case], Relation | None] = lambda case: None
     directions: tuple[str, ...] = ("fwd",)
     own_codes: Callable[[Case, Encoding], dict[str, NDArray[Any]]] | None = None

@@ -17,6 +17,7 @@ from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.checking import Comparison
 from accuracy_eval.errors import UsageError, VerdictError, unknown
+from accuracy_eval.fitting import Truth, fitted, truths_of
 from accuracy_eval.formats import Codes, Values, get_family, get_format
 from accuracy_eval.gates import Profile, load_profile
 from accuracy_eval.judge import Subject, judge_tensor
@@ -24,10 +25,9 @@ from accuracy_eval.measuring import SideTensor
 from accuracy_eval.messages import sides_message
 from accuracy_eval.ops.on_arrays import encoding_of
 from accuracy_eval.ops.registry import get_op
-from accuracy_eval.ops.spec import Encoding, OpSpec, Output, Panel, Reference, row_blocks, rows_and_columns
+from accuracy_eval.ops.spec import Output, Panel, Reference, row_blocks, rows_and_columns
 from accuracy_eval.quantize import get_recipe
 from accuracy_eval.records import Case, Coded, OptionValue
-from accuracy_eval.verifying.fitting import fitted
 
 LABEL = "actual"
 
@@ -149,15 +149,6 @@ def _label(fn: Callable[..., Any]) -> str:
 
 
 @dataclass(frozen=True)
-class _Truth:
-    """What one output or gradient must be."""
-
-    subject: Subject
-    reference: Reference
-    inputs: Mapping[str, Coded]
-
-
-@dataclass(frozen=True)
 class _Asked:
     """What the caller asks for whatever the reference is: the operands, what the call promises, gradients or none, the seed."""
 
@@ -174,7 +165,7 @@ class _Task:
     names: tuple[str, ...]
     profile: str
     upstream: Mapping[str, Coded]
-    truths: Mapping[str, _Truth]
+    truths: Mapping[str, Truth]
 
 
 def _op_task(op: str, asked: _Asked, layout: str, options: dict[str, OptionValue]) -> _Task:
@@ -183,7 +174,7 @@ def _op_task(op: str, asked: _Asked, layout: str, options: dict[str, OptionValue
     encoding = encoding_of(*(c.format for c in given.values()))
     forward = fitted(spec, given, layout, options, encoding)
     upstream: dict[str, Coded] = {}
-    truths = _op_truths(spec, forward, given, asked.contract, encoding)
+    truths = truths_of(spec, forward, given, asked.contract, encoding)
     names = tuple(truths)
     if asked.grad and "bwd" in spec.directions:
         backward = replace(forward, direction="bwd")
@@ -191,13 +182,8 @@ def _op_task(op: str, asked: _Asked, layout: str, options: dict[str, OptionValue
             if o.name.startswith("grad_"):
                 upstream[o.name.removeprefix("grad_")] = Seeded(o.shape, o.format, "normal").codes(op, o.name, asked.seed)
         more = {f"grad_{n}": c for n, c in upstream.items()}
-        truths |= _op_truths(spec, backward, {**given, **more}, asked.contract, encoding)
+        truths |= truths_of(spec, backward, {**given, **more}, asked.contract, encoding)
     return _Task(names, "default", upstream, truths)
-
-
-def _op_truths(spec: OpSpec, case: Case, inputs: Mapping[str, Coded], contract: str, encoding: Encoding) -> dict[str, _Truth]:
-    references = spec.reference(case, inputs, encoding, contract or spec.contract(case))
-    return {o.name: _Truth(Subject.of(case, o, ""), references[o.name], inputs) for o in spec.outputs(case, encoding)}
 
 
 def _function_task(
@@ -219,7 +205,7 @@ def _function_task(
         fmt = formats[name] if forward else given[name[1:]].format
         truth = Reference("values", fmt, tuple(value.shape), asked.contract, partial(_panels, value))
         direction = case if forward else replace(case, direction="bwd")
-        truths[name] = _Truth(Subject(direction, Output(name, tuple(value.shape), fmt), label, label), truth, {})
+        truths[name] = Truth(Subject(direction, Output(name, tuple(value.shape), fmt), label, label), truth, {})
     return _Task(tuple(formats), "turbo", upstream, truths)
 
 
@@ -234,7 +220,7 @@ def _panels(values: Values) -> Iterator[Panel]:
         yield Panel(first, rows[first:end])
 
 
-def _judged(result: Result, repeats: int, profile: Profile, truth: _Truth) -> Comparison:
+def _judged(result: Result, repeats: int, profile: Profile, truth: Truth) -> Comparison:
     views = [c.result().reshape(rows_and_columns(result.shape)) for c in result.codes]
     variants = tuple(partial(_rows, view) for view in views)
     contract = truth.reference.contract

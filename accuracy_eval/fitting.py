@@ -1,21 +1,26 @@
-"""Operands a caller hands over, fitted to an op: sizes from shapes, and where they do not fit, what to pass."""
+"""Operands a caller hands over, fitted to an op: sizes from shapes, and where they do not fit, what to pass; and the truths they make."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import TypeVar
 
 from accuracy_eval.cases import make_case
 from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.formats import get_format
-from accuracy_eval.ops.spec import Encoding, Operand, OpSpec
+from accuracy_eval.judge import Subject
+from accuracy_eval.ops.on_arrays import encoding_of
+from accuracy_eval.ops.registry import get_op
+from accuracy_eval.ops.spec import Encoding, Operand, OpSpec, Output, Reference, validate
 from accuracy_eval.records import Case, Coded, OptionValue
 
+T = TypeVar("T")
 Options = Mapping[str, OptionValue]
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]  # name -> shape and format
 PRIMES = (1009, 1013, 1019, 1021, 1031, 1033, 1039)  # sizes that tell of which letters a dimension is made
-DEFAULT = "nn"  # layout of products whose caller states none
+PRODUCT_LAYOUT = "nn"  # layout of products whose caller states none
 MOST_ADDED = 2  # options that are tried at once
 
 
@@ -24,10 +29,10 @@ def fitted(spec: OpSpec, given: Mapping[str, Coded], layout: str, options: Optio
 
     layout  "" is nn for ops that have it, none for ops without layouts, and an error for others
     """
-    chosen = "" if spec.layouts == ("",) else layout or DEFAULT
+    chosen = "" if spec.layouts == ("",) else layout or PRODUCT_LAYOUT
     if chosen not in spec.layouts and layout:
         raise unknown(f"layout of op {spec.name}", layout, spec.layouts)
-    call = _Call(spec, given, chosen, options, encoding)
+    call = _Call(spec, given, chosen, {**spec.implied(given), **options}, encoding)
     if chosen not in spec.layouts:
         fitting = next(call.ways(spec.layouts), "")
         some = f"; these inputs fit {fitting}" if fitting else ""
@@ -43,6 +48,59 @@ def fitted(spec: OpSpec, given: Mapping[str, Coded], layout: str, options: Optio
 
 
 @dataclass(frozen=True)
+class Truth:
+    """What one output or gradient must be, and the operands it follows from."""
+
+    subject: Subject
+    reference: Reference
+    inputs: Mapping[str, Coded]
+
+
+def truths_of(spec: OpSpec, case: Case, inputs: Mapping[str, Coded], contract: str, encoding: Encoding) -> dict[str, Truth]:
+    """Of every output of a case, by name. `contract` "" is the op's own."""
+    references = spec.reference(case, inputs, encoding, contract or spec.contract(case))
+    return {o.name: Truth(Subject.of(case, o, ""), references[o.name], inputs) for o in spec.outputs(case, encoding)}
+
+
+def truth_of(op: str, actual: Coded, inputs: Mapping[str, Coded], layout: str, options: Options, contract: str, output: str) -> Truth:
+    """What an array must be that an op gave for these operands: an output, or with an upstream gradient (grad_…) a gradient.
+
+    output  its name; "" where its shape, and whether it holds integers, tell
+    UsageError for operands that do not fit, and for an array that may be several outputs or none.
+    """
+    spec = get_op(op)
+    encoding = encoding_of(actual.format, *(c.format for c in inputs.values()))
+    upstream = _upstream(inputs)
+    case = fitted(spec, {n: c for n, c in inputs.items() if n not in upstream}, layout, options, encoding)
+    if upstream:
+        case = replace(case, direction="bwd")
+        validate(spec, case)
+        wanted, found = _upstream(_wanted(spec, case, encoding)), _upstream(_shapes(inputs))
+        if wanted != found:
+            raise UsageError(f"gradients of op {op}: found {_texts(found)}; expected {_texts(wanted)}")
+    chosen = _output(spec, case, actual, output, encoding)
+    family = get_format(actual.format).family
+    if get_format(chosen.format).family != family and family in (*spec.out_formats, *spec.formats):
+        case = replace(case, out_format=family)
+        validate(spec, case)
+    return truths_of(spec, case, inputs, contract, encoding)[chosen.name]
+
+
+def _output(spec: OpSpec, case: Case, actual: Coded, stated: str, encoding: Encoding) -> Output:
+    outputs = {o.name: o for o in spec.outputs(case, encoding)}
+    if stated:
+        if stated not in outputs:
+            raise unknown(f"output of op {spec.name}", stated, outputs)
+        return outputs[stated]
+    fitting = [o for o in outputs.values() if (o.shape, get_format(o.format).kind) == (actual.shape, get_format(actual.format).kind)]
+    fitting = fitting if len(outputs) > 1 else list(outputs.values())  # the only one may be wrong in both
+    if len(fitting) != 1:
+        which = _texts({o.name: (o.shape, o.format) for o in outputs.values()})
+        raise UsageError(f"op {spec.name}: actual is {list(actual.shape)}; its outputs are {which}; say which it is with output=")
+    return fitting[0]
+
+
+@dataclass(frozen=True)
 class _Call:
     """What a caller says of the operands it gives."""
 
@@ -54,14 +112,14 @@ class _Call:
 
     @property
     def found(self) -> Shapes:
-        return {name: (c.shape, c.format) for name, c in self.given.items()}
+        return _shapes(self.given)
 
     @property
     def format(self) -> str:
         return next((get_format(c.format).family for c in self.given.values()), "float32")
 
     def wanted(self, case: Case) -> Shapes:
-        return {o.name: (o.stored, o.format) for o in self.spec.operands(case, self.encoding)}
+        return _wanted(self.spec, case, self.encoding)
 
     def solved(self) -> Case | None:
         """The case whose sizes follow from the operands' shapes; None where they leave one open."""
@@ -139,6 +197,18 @@ class _Call:
         except UsageError:  # sizes or options that the op refuses
             return False
         return case is not None and self.wanted(case) == self.found
+
+
+def _shapes(given: Mapping[str, Coded]) -> Shapes:
+    return {name: (c.shape, c.format) for name, c in given.items()}
+
+
+def _wanted(spec: OpSpec, case: Case, encoding: Encoding) -> Shapes:
+    return {o.name: (o.stored, o.format) for o in spec.operands(case, encoding)}
+
+
+def _upstream(given: Mapping[str, T]) -> dict[str, T]:
+    return {name: x for name, x in given.items() if name.startswith("grad_")}
 
 
 def _texts(operands: Shapes) -> str:
