@@ -443,12 +443,12 @@ def test_a_name_outside_the_registry_has_no_detail(capsys):
     assert run(["list", "ops", "gem"]) == 2
     assert "unknown op 'gem' (did you mean gemm?)" in capsys.readouterr().err
     assert run(["list", "formats", "bfloat16"]) == 2
-    assert "a name may follow ops alone" in capsys.readouterr().err
+    assert "a name may follow ops or units" in capsys.readouterr().err
     assert run(["list", "ops", "cast", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["options"]["overflow"]["allowed"] == ["auto", "saturate", "inf", "nan"]
 
 
-@pytest.mark.parametrize("what", ["ops", "formats", "metrics", "gates", "units", "contracts", "suites", "fixtures"])
+@pytest.mark.parametrize("what", ["ops", "formats", "metrics", "gates", "contracts", "suites", "fixtures"])
 def test_lists_keep_to_80_columns_and_break_no_word(what, capsys):
     assert run(["list", what, "--json"]) == 0
     words = {word for row in json.loads(capsys.readouterr().out) for value in row.values() for word in str(value).split()}
@@ -456,6 +456,31 @@ def test_lists_keep_to_80_columns_and_break_no_word(what, capsys):
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert words <= {word.removesuffix(";") for word in text.split()} | set(text.split())
+
+
+def test_units_are_listed_by_architecture_and_each_in_full_by_any_of_its_names(capsys):
+    assert run(["list", "units", "--json"]) == 0
+    every = json.loads(capsys.readouterr().out)
+    assert run(["list", "units"]) == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) < 60
+    assert max(map(len, text.splitlines())) <= 80
+    assert {word for row in every for word in (row["unit"].partition("/")[0], *row["parts"].split())} <= set(text.split())
+    for name, arch in (("H200", "hopper"), ("gfx950", "cdna4"), ("cpu", "cpu")):
+        mine = [row for row in every if row["unit"].startswith(f"{arch}/")]
+        assert run(["list", "units", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == mine
+        assert run(["list", "units", name]) == 0
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= 80
+        said = {word.strip(",;:") for word in text.split()}
+        assert {w.strip(",;:") for row in mine for value in row.values() for w in value.replace("/", " ").split()} <= said
+    assert run(["list", "units", "hopper/mma.sync"]) == 0
+    text = capsys.readouterr().out
+    assert "tfloat32" in text
+    assert "wgmma" not in text
+    assert run(["list", "units", "mi399"]) == 2
+    assert "unknown unit 'mi399'" in capsys.readouterr().err
 
 
 def test_the_usage_of_list_breaks_no_word(capsys):

@@ -110,3 +110,17 @@ def test_operands_are_cut_to_tf32_on_cdna3(tmp_path: Path) -> None:
         tensors = {name: type(t)(x if name == "a" else one, "float32") for name, t in prepared.tensors.items()}
         outcome = backend.run(type(prepared)(prepared.case, prepared.sources, tensors), None, repeats=1)
         np.testing.assert_array_equal(outcome.results[0].codes[0].result().view(np.float32), np.float32(expected))
+
+
+@pytest.mark.parametrize(
+    ("device", "note"),
+    [
+        ("MI300X", "model:MI300X is the model of its matrix unit, cuda the GPU itself"),
+        ("rocm", "cuda is the GPU that torch sees: an AMD one where torch is built for ROCm"),
+        ("tpu", None),
+    ],
+)
+def test_a_part_or_a_vendor_given_as_the_device_is_met_with_the_device_to_give(device: str, note: str | None) -> None:
+    with pytest.raises(UsageError, match=f"unknown device '{device}'; allowed: auto, cpu, cuda, cuda:N, model:UNIT, reference") as caught:
+        open_backend(device)
+    assert getattr(caught.value, "__notes__", []) == ([note] if note else [])

@@ -139,7 +139,7 @@ def test_encodings_are_compared_by_value_on_request(tmp_path):
 
 
 def test_a_build_without_a_gpu_says_which_devices_there_are():
-    with pytest.raises(UsageError, match="sees no GPU; allowed here: cpu, reference"):
+    with pytest.raises(UsageError, match="sees no GPU; allowed here: cpu, model:UNIT, reference"):
         TorchBackend("cuda:0")
 
 

@@ -8,8 +8,10 @@ from accuracy_eval.backends.model import ModelBackend
 from accuracy_eval.backends.reference import ReferenceBackend
 from accuracy_eval.backends.torch_device import RANKS_LIMIT_S, TorchBackend, import_torch
 from accuracy_eval.errors import MissingDependency, unknown
+from accuracy_eval.parts import aliases
 
 DEVICES = ("auto", "cpu", "cuda", "cuda:N", "reference", "model:UNIT")
+GPUS = ("gpu", "rocm", "hip", "amd", "nvidia")  # what people call the GPU that torch calls cuda
 
 
 def open_backend(
@@ -35,4 +37,9 @@ def open_backend(
         return TorchBackend("cuda:0", limit_s=limit_s)
     if device == "cpu" or (device.startswith("cuda:") and device[5:].isdigit()):
         return TorchBackend(device, limit_s=limit_s)
-    raise unknown("device", device, DEVICES)
+    error = unknown("device", device, DEVICES)
+    if device.lower() in GPUS:
+        error.add_note("cuda is the GPU that torch sees: an AMD one where torch is built for ROCm")
+    elif device.lower() in aliases():
+        error.add_note(f"model:{device} is the model of its matrix unit, cuda the GPU itself")
+    raise error

@@ -66,7 +66,7 @@ class TorchBackend:
         self.device = device
         self.on_gpu = device != "cpu"
         if self.on_gpu and not self.torch.cuda.is_available():
-            raise UsageError(f"device {device!r}: torch {self.torch.__version__} sees no GPU; allowed here: cpu, reference")
+            raise UsageError(f"device {device!r}: torch {self.torch.__version__} sees no GPU; allowed here: cpu, model:UNIT, reference")
         with flags.case_flags(self.torch, tf32=False, device=device):  # the record shows the switches that cases run under
             self._platform = platform.detect(self.torch, device)
         self.name = device

@@ -107,15 +107,15 @@ def _devices() -> Table:
     return rows
 
 
-def _units() -> Table:
-    from accuracy_eval.datapath.units import UNITS
-    from accuracy_eval.parts import PARTS
+def _units(name: str | None = None) -> Table:
+    """Every instruction of every unit, or of the one named."""
+    from accuracy_eval.cli.unit_detail import parts
+    from accuracy_eval.datapath.units import UNITS, units_of
 
-    parts = {u.arch: " ".join(n for p in PARTS.values() if p.unit == u.arch for n in (p.arch, *p.names)) for u in UNITS}
     return [
         {"unit": u.name, "formats": ", ".join(u.formats), "rule": str(u.rule or "–"), "accumulator": u.out, "certainty": u.certainty,
-         "source": u.source, "parts": parts[u.arch]}
-        for u in UNITS
+         "source": u.source, "parts": parts(u.arch)}
+        for u in (UNITS if name is None else units_of(name))
     ]  # fmt: skip
 
 
@@ -141,11 +141,13 @@ _TABLES: dict[str, Callable[[], Table]] = {
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Python file that registers candidates.")
 def list_command(what: str, name: str | None, suite: str | None, markdown: bool, as_json: bool, plugins: tuple[str, ...]) -> int:
     """Print a table of WHAT there is, one row a registered thing: ops, formats, recipes, contracts, metrics, gates, suites, inputs,
-    candidates, devices, units or fixtures. With the NAME of an op, all that a case of it may be.
+    candidates, devices, units or fixtures. With the NAME of an op, all that a case of it may be; with that of a unit or a part, all its
+    instructions.
 
     \b
     accuracy-eval list suites
     accuracy-eval list ops gemm             sizes, operands, formats, options
+    accuracy-eval list units MI300X         instructions, formats, how each adds, and how sure that is
     accuracy-eval list --suite smoke
     accuracy-eval list ops --markdown
     """
@@ -160,29 +162,40 @@ def list_command(what: str, name: str | None, suite: str | None, markdown: bool,
         ids = [case_id(c) for c in load_suite(suite, huge=True).cases]
         click.echo(json.dumps(ids) if as_json else "\n".join(ids))
         return 0
-    if name is not None:
-        _show_op(what, name, as_json)
+    if name is not None and what not in _DETAILS:
+        from accuracy_eval.errors import UsageError
+
+        raise UsageError(f"list {what} {name}: a name may follow {' or '.join(_DETAILS)}; the table of {what} says all there is")
+    if what == "ops" and name is not None:
+        _show_op(name, as_json)
         return 0
-    rows = _TABLES[what]()
-    if as_json:
-        click.echo(json.dumps(rows))
-    else:
-        click.echo(_markdown(rows) if markdown else _plain(rows))
-    if what == "ops" and not as_json and not markdown:
-        click.echo("\nall about one: accuracy-eval list ops NAME")
+    rows = _units(name) if what == "units" else _TABLES[what]()
+    if as_json or markdown:
+        click.echo(json.dumps(rows) if as_json else _markdown(rows))
+        return 0
+    click.echo(_units_text(name) if what == "units" else _plain(rows))
+    if name is None and what in _DETAILS:
+        click.echo(f"\nall about one: accuracy-eval list {what} {_DETAILS[what]}")
     return 0
 
 
-def _show_op(what: str, name: str, as_json: bool) -> None:
+_DETAILS = {"ops": "NAME", "units": "NAME (H200, gfx942, hopper/mma.sync)"}  # tables of which a row has more to it, and how one is named
+
+
+def _show_op(name: str, as_json: bool) -> None:
     from accuracy_eval.cli.op_detail import op_detail, text
-    from accuracy_eval.errors import UsageError
     from accuracy_eval.json_data import to_json
     from accuracy_eval.ops.registry import get_op
 
-    if what != "ops":
-        raise UsageError(f"list {what} {name}: a name may follow ops alone; the table of {what} says all there is")
     detail = op_detail(get_op(name))
     click.echo(json.dumps(to_json(detail)) if as_json else text(detail, terminal_width()))
+
+
+def _units_text(name: str | None) -> str:
+    from accuracy_eval.cli.unit_detail import detail, overview
+    from accuracy_eval.datapath.units import units_of
+
+    return overview(terminal_width()) if name is None else detail(units_of(name), terminal_width())
 
 
 def _markdown(rows: Table) -> str:
