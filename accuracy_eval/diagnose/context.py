@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from accuracy_eval.budget import within_budget
 from accuracy_eval.contracts import parse_contract
-from accuracy_eval.formats import Format, Values, decode, encode, get_format
+from accuracy_eval.formats import Format, Values, decode, encode, get_format, ulp
 from accuracy_eval.metrics.aggregates import LIMIT
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.registry import AGGREGATES
@@ -20,6 +21,10 @@ from accuracy_eval.ops.spec import Panel, rows_and_columns
 from accuracy_eval.records import Case, Coded, OptionValue
 
 Rows = Callable[[int, int], NDArray[Any]]  # (first, end) -> [end - first, columns] of the tensor's 2-D view
+Flags = NDArray[np.bool_]
+
+EXPLAINED = 0.9  # of the wrong elements a cause must explain one by one: an energy may be that of a few
+STEPS = 4.0  # of the format an element may be off where neither its budget nor an exact lane says whether it is wrong
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Context:
     encoding   fp8 encoding of the device, for recipes whose element is a family
     shape      dimension letters and sizes of the case; () where unknown
     input_class   what the operands look like; "" where unknown
+    budget     what each element of the 2-D view may be off by; None where unknown
     """
 
     measured: Measured
@@ -58,6 +64,7 @@ class Context:
     encoding: Literal["ocp", "fnuz"] = "ocp"
     shape: tuple[tuple[str, int], ...] = ()
     input_class: str = ""
+    budget: Values | None = None
 
     @property
     def case(self) -> Case:
@@ -84,12 +91,13 @@ def context_of(
     inputs: Mapping[str, Coded] | None = None,
     contract: str = "",
     encoding: Literal["ocp", "fnuz"] = "ocp",
+    budget: Values | None = None,
 ) -> Context:
     """The context of one output of a case; `inputs` as stored (see `Context`)."""
     axis = {"da": "n", "db": "m", "dbias": "m"}.get(output, "k")
     return Context(
         measured, actual, expected, case.op, case.layout, case.format, case.out_format, case.recipe, case.lane, case.direction, output,
-        dict(case.options), dict(inputs or {}), contract, case.dims.get(axis, 0), encoding, case.shape, case.input_class,
+        dict(case.options), dict(inputs or {}), contract, case.dims.get(axis, 0), encoding, case.shape, case.input_class, budget,
     )  # fmt: skip
 
 
@@ -215,6 +223,33 @@ class Look:
         if not self.open or self.count > Limits.elements:
             return None
         return self.actual(0, self.rows), self.expected(0, self.rows)
+
+    @cached_property
+    def wrong(self) -> Flags:
+        """Which elements of `whole` are off by more than rounding; none where the tensor is not held."""
+        if self.whole is None:
+            return np.zeros((0, 0), np.bool_)
+        a, e = self.whole
+        budget = self.context.budget
+        if budget is not None and budget.shape == e.shape and not self.exact:
+            assert self.context.actual is not None
+            kept: Flags = within_budget(np.asarray(self.context.actual(0, self.rows)), e, budget, self.fmt)
+            return ~kept
+        r = self.rounded(e)
+        same = (a == r) | (np.isnan(a) & np.isnan(r))
+        return np.asarray(~same if self.exact else ~same & ~(np.abs(a - e) <= STEPS * ulp(e, self.fmt)))
+
+    def explained(self, where: Flags) -> bool:
+        """Whether nearly all wrong elements are among these."""
+        return not self.wrong.any() or float(where[self.wrong].mean()) >= EXPLAINED
+
+    def explains(self, prediction: Values) -> bool:
+        """Whether nearly all wrong elements are what a prediction for `whole`, rounded, says: at least four times nearer to it than to the
+        truth, or within two steps of it."""
+        assert self.whole is not None
+        a, e = self.whole
+        near = np.abs(a - prediction) <= np.maximum(np.abs(a - e) / 4, 2 * ulp(prediction, self.fmt))
+        return self.explained((near & np.isfinite(prediction)) | (a == prediction) | (np.isnan(a) & np.isnan(prediction)))
 
     @cached_property
     def height(self) -> int:

@@ -43,14 +43,18 @@ def epilogue_step(look: Look) -> Finding | None:
     energy, rounding = float(np.sum((x - t)[good] ** 2)), float(np.sum(ulp(t[good], look.fmt) ** 2)) / 12
     if not energy > 10 * rounding:
         return None
-    found = [what for what, p, e in _changes(problem, steps) if _rest(p, e, look, x, good) <= REST * energy + 2 * rounding]
+    allowed = REST * energy + 2 * rounding
+    found = []
+    for what, product, following in _changes(problem, steps):
+        predicted = _predicted(product, following, look)
+        if np.sum((x - predicted)[good] ** 2) <= allowed and look.explains(predicted):
+            found.append(what)
     return Finding({"step": found[0]}) if len(found) == 1 else None
 
 
-def _rest(problem: Gemm, steps: Epilogue, look: Look, x: Values, good: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
-    prediction = np.concatenate([p.values for p in epilogue_panels(problem, steps)])
-    rounded = decode(encode(np.nan_to_num(prediction), look.fmt), look.fmt)
-    return float(np.sum((x - rounded)[good] ** 2))
+def _predicted(problem: Gemm, steps: Epilogue, look: Look) -> Values:
+    exact = np.concatenate([p.values for p in epilogue_panels(problem, steps)])
+    return decode(encode(np.nan_to_num(exact), look.fmt), look.fmt)
 
 
 def _changes(problem: Gemm, steps: Epilogue) -> Iterator[Change]:

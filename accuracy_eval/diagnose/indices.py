@@ -40,7 +40,10 @@ def wrong_index(look: Look) -> Finding | None:
     if not operands or x.size < LEAST or not energy > (0 if look.exact else 10 * rounding):
         return None
     allowed = REST * energy + (0 if look.exact else 2 * rounding)
-    found = {(o.name, how) for o in operands for how, p in _predictions(look, o) if np.sum((x - p)[good] ** 2) <= allowed}
+    found = {
+        (o.name, how) for o in operands for how, p in _predictions(look, o)
+        if np.sum((x - p)[good] ** 2) <= allowed and look.explains(p)
+    }  # fmt: skip
     if len(found) != 1:
         return None
     ((operand, how),) = found

@@ -54,10 +54,13 @@ def formula_step(look: Look) -> Finding | None:
 
     def rest(found: Mapping[str, Values]) -> float:
         """Energy that the change leaves; Inf where that is more than a healthy kernel would."""
-        y = look.rounded(found[c.output].reshape(x.shape))[good]
+        prediction = look.rounded(found[c.output].reshape(x.shape))
+        y = prediction[good]
         left = float(np.sum((x[good] - y) ** 2))
         allowed = STORED / 12 * np.sum(ulp(y, look.fmt) ** 2) + np.sum((RELATIVE * y) ** 2)
-        return left if y.any() and left <= min(REST * energy, float(allowed)) else math.inf  # zeros have a name of their own
+        if not y.any() or left > min(REST * energy, float(allowed)):  # zeros have a name of their own
+            return math.inf
+        return left if look.explains(prediction) else math.inf
 
     with np.errstate(all="ignore"):
         left = [(rest(found), what) for what, found in changes(c.case, values) if c.output in found]

@@ -11,13 +11,17 @@ from numpy.typing import NDArray
 from accuracy_eval.cpu_ref.special_functions import FUNCTIONS
 from accuracy_eval.diagnose.context import Finding, Limits, Look
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import FAMILIES, Values, decode, get_format, is_nan
+from accuracy_eval.formats import FAMILIES, Values, decode, get_format, is_nan, ulp
 from accuracy_eval.messages import number, numbers_apart
+from accuracy_eval.quantize import RECIPES, element_format, quantize
 
 ENCODED = ("fp8_e4m3", "fp8_e5m2")  # families with two encodings
 FACTORS = ("alpha", "result_scale")  # options that multiply the whole output
 SUMS = ("", "gemm", "batched_gemm", "grouped_gemm", "gemm_epilogue", "sum", "mean")  # ops whose elements are sums; "": it is not known
-EXPLAINED = 0.03  # of the error's energy may remain once a gain is taken out: a lost part of K leaves more than half
+FEWEST = 8  # elements of one magnitude that say whether it is off by a factor
+UNKNOWN = 1 << 20  # a power of two no number has: of a magnitude that is no evidence
+BUDGETS = 4.0  # that what is left of an error may use, once a gain is taken out
+REST = 0.03  # of the error's energy may remain once a gain is taken out: a lost part of K leaves more than half
 # where an op's values lie; a correctly rounded result may touch the ends
 RANGES: dict[str, tuple[float, float]] = {
     **{f.name: f.values for f in FUNCTIONS.values() if f.values != (-math.inf, math.inf)},
@@ -42,7 +46,9 @@ def gain(look: Look) -> Finding | None:
     if look.fmt.kind == "int" and _truncating_cast(look) is not None:  # integers that are cut look like a factor just below 1
         return None
     residual = se * math.sqrt(m["finite_pairs"] - 1)
-    if residual > max(math.sqrt(EXPLAINED) * min(error, abs(g)), 1.5 * look.rounding * abs(g)) or not _everywhere(look, abs(g - 1), abs(g)):
+    if residual > max(math.sqrt(REST) * min(error, abs(g)), 1.5 * look.rounding * abs(g)) or not _everywhere(look, abs(g - 1), abs(g)):
+        return None
+    if not _of_every_size(look, g) or not _within_budgets(look, g):
         return None
     exponent = round(math.log2(abs(g))) if g else 0
     power = g > 0 and exponent != 0 and abs(g / 2.0**exponent - 1) <= min(8 * se / g, 0.01) + look.fmt.eps / 16
@@ -85,6 +91,54 @@ def _everywhere(look: Look, shift: float, size: float) -> bool:
         if counted.any() and near[counted].mean() < 0.9:
             return False
     return True
+
+
+def _within_budgets(look: Look, g: float) -> bool:
+    """Whether nearly all wrong elements are within a few of their budgets of that factor, where budgets are known."""
+    budget = look.context.budget
+    if budget is None or look.exact or look.whole is None or budget.shape != look.wrong.shape:
+        return True
+    a, e = look.whole
+    rounding = np.maximum(ulp(a, look.fmt), abs(g) * ulp(e, look.fmt))
+    infinite = np.isinf(a) & (np.abs(g * e) >= look.fmt.max)
+    return look.explained((np.abs(a - g * e) <= BUDGETS * (abs(g) * budget + rounding)) | infinite)
+
+
+def _of_every_size(look: Look, g: float) -> bool:
+    """Whether nine in ten of the magnitudes that are there are off by that factor: elements that are right speak against it, however few.
+
+    The largest number of the format is no evidence: it stands for what was cut off there, and may itself be what is read as another.
+    """
+    if not look.open or not look.height:
+        return True
+    a, e = look.whole or (look.actual(0, look.height), look.expected(0, look.height))
+    size = _sizes(look, e)
+    with np.errstate(invalid="ignore", over="ignore"):
+        top = (np.abs(look.rounded(e)) >= look.fmt.max) | (np.abs(g * e) >= look.fmt.max) | (size == UNKNOWN)
+        seen = np.isfinite(a) & (e != 0) & np.isfinite(e) & ~top
+        seen &= np.abs(g - 1) * np.abs(e) >= 2 * np.maximum(ulp(e, look.fmt), ulp(g * e, look.fmt))
+    if not seen.any():
+        return not (top & (e != 0) & np.isfinite(e)).any()
+    share = (a[seen] - e[seen]) / ((g - 1) * e[seen])
+    follows = []
+    for s in np.unique(size[seen]):
+        part = share[size[seen] == s]
+        if len(part) >= FEWEST:
+            middle = float(np.median(part))
+            spread = float(np.median(np.abs(part - middle))) / 0.6745
+            follows.append(abs(middle - 1) <= 0.25 + 4 * spread / math.sqrt(len(part)))
+    return not follows or float(np.mean(follows)) >= 0.9
+
+
+def _sizes(look: Look, e: Values) -> NDArray[np.int64]:
+    """The magnitude of each expected element: its power of two; of the values of a quantiser that of its code, UNKNOWN for the largest."""
+    c = look.context
+    recipe, x = RECIPES.get(c.recipe), c.inputs.get("x")
+    if c.op != "quantize" or c.output != "values" or recipe is None or x is None or recipe.hadamard or look.whole is None:
+        return np.frexp(e)[1].astype(np.int64)
+    element = element_format(recipe, c.out_format or None, encoding=c.encoding)
+    held = np.abs(decode(quantize(x.codes, x.format, recipe, element=element).codes, element)).reshape(e.shape)
+    return np.where(held >= recipe.largest(element), UNKNOWN, np.frexp(held)[1])
 
 
 @cache
@@ -224,7 +278,7 @@ def flush_to_zero(look: Look) -> Finding | None:
     at = (small > 0) & (small < fmt.smallest_normal)
     count = int(at.sum())
     largest = float(small[at].max(initial=0.0))
-    if not count or (a[at] != 0).any() or (largest < 4 * fmt.smallest_subnormal and count < 8):
+    if not count or (a[at] != 0).any() or (largest < 4 * fmt.smallest_subnormal and count < 8) or not look.explained(at):
         return None
     return Finding(
         {"count": count}, {"what": f"{count} of {look.count} expected values are subnormal in {fmt.name}; the output has zero there"}
@@ -258,7 +312,7 @@ def tail_flush(look: Look) -> Finding | None:
     values = decode(x.codes.ravel(), x.format)
     with np.errstate(invalid="ignore"):
         lost = (a == 0) & (np.abs(e) >= look.fmt.smallest_normal)
-    if lost.sum() < 8:
+    if lost.sum() < 8 or not look.explained((a == 0).reshape(look.rows, look.cols)):
         return None
     low, high = float(values[lost].min()), float(values[lost].max())
     kept = (a != 0) & np.isfinite(values)

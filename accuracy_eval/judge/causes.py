@@ -44,7 +44,7 @@ def with_cause(side: Side, subject: Subject, e: Evidence) -> Side:
     output, worst = subject.output, e.worst
     context = context_of(
         subject.case, e.found.truth[worst], output=output.name, actual=e.tensor.variants[worst], expected=e.found.expected,
-        inputs=e.inputs, contract=e.tensor.contract, encoding="fnuz" if output.format.endswith("fnuz") else "ocp",
+        inputs=e.inputs, contract=e.tensor.contract, encoding="fnuz" if output.format.endswith("fnuz") else "ocp", budget=e.found.budget,
     )  # fmt: skip
     of_runs = [d for d in side.diagnoses if d.code in OF_RUNS]
     found = [d for d in diagnose(context) if d.code != "rounding-only" or not _broken_by_many(side)]
