@@ -10,7 +10,6 @@ is left as it is.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -28,6 +27,7 @@ from accuracy_eval.compare.joining import Key
 from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.json_data import from_json, to_json
 from accuracy_eval.kept import Packed, json_line, packed_data
+from accuracy_eval.locking import locked
 from accuracy_eval.records import NotCompared, TensorResult, Verdict
 
 HEADER = re.compile(rb'[0-9a-f]{64} \{"comparison": "[^"]*"\}\n')
@@ -42,13 +42,12 @@ class Journal:
 
     def __init__(self, path: Path, identity: str) -> None:
         self.path, self._identity = path, identity
-        self._file: BinaryIO = _opened(path)
-        self._given_up = False
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
+            descriptor = locked(path, lambda: _opened(path))
+        except BlockingIOError:
             raise UsageError(f"{path.parent}: another comparison is writing there; wait for it, or name another folder with -o") from None
+        self._file: BinaryIO = _journal(path, descriptor)
+        self._given_up = False
         self.judged: dict[Key, Judged] = {}
         whole = 0
         for end, data in self._lines():
@@ -119,8 +118,8 @@ class Journal:
         return True
 
 
-def _opened(path: Path) -> BinaryIO:
-    """The file, made where there is none. FileError unless it is empty or a journal: whose it is nobody knows, so it is not touched."""
+def _opened(path: Path) -> int:
+    """A descriptor of the file, made where there is none. FileError where it cannot be, or something else is there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
@@ -133,6 +132,11 @@ def _opened(path: Path) -> BinaryIO:
     except FileError:
         os.close(descriptor)
         raise
+    return descriptor
+
+
+def _journal(path: Path, descriptor: int) -> BinaryIO:
+    """The file, open. FileError unless it is empty or a journal: whose it is nobody knows, so it is not touched."""
     file = os.fdopen(descriptor, "r+b")
     start = file.readline(1024)
     if start and not HEADER.fullmatch(start):

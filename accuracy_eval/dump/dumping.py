@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,9 @@ def dump(
         )
     work = [Job(c, chosen(place.candidates(c), candidates, states, expected_names(suite, c, vendor))) for c in todo]
     check_names(candidates, (name for job in work for name in job.candidates), info["candidates"])
-    finished, damaged = taken_over(out, parts, info, provenance, resume=resume)
-    with only_writer(parts), kept_said(parts):
+    with only_writer(parts), ExitStack() as stack:
+        finished, damaged = taken_over(out, parts, info, provenance, resume=resume)
+        stack.enter_context(kept_said(parts))
         if probe:
             card = place.probe()
             info["numerics"] = card["numerics"]

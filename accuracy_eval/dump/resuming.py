@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from accuracy_eval.cases import case_id
 from accuracy_eval.dump.choosing import Known
 from accuracy_eval.dump.running import Job
 from accuracy_eval.errors import FileError, UsageError, counted
+from accuracy_eval.locking import is_at, locked
 from accuracy_eval.records import Case
 from accuracy_eval.store.schema import SAME_RUN, Key
 
@@ -24,6 +24,7 @@ def taken_over(
 ) -> tuple[set[Key], list[Path]]:
     """The finished (case id, candidate) in `parts`, and its damaged files; a finished `out` is unpacked there first.
 
+    `parts` must be locked: what another dump writes there is not to be looked at, and not to be written over.
     UsageError where either is there and the dump does not resume, or holds results of another suite, device or version.
     """
     if out.exists() and not resume:
@@ -33,8 +34,6 @@ def taken_over(
         store.unpack(out, parts)
     finished, damaged = store.intact(parts)
     if store.part_files(parts) and not resume:
-        with only_writer(parts):  # one that is running is not to be removed
-            pass
         raise UsageError(
             f"{parts} holds {counted(len(finished), 'result')} of an unfinished dump; go on with --resume (and --workers 1 where a case "
             "ended the process: it then costs itself alone), or remove it"
@@ -77,23 +76,27 @@ def again_text(stale: Mapping[Key, str], damaged: Sequence[Path]) -> list[str]:
 
 @contextmanager
 def only_writer(parts: Path) -> Iterator[None]:
-    """The folder, made where it is not there, locked for the block, or as long as this process lives.
+    """The folder, made where it is not there and removed where it stays empty, locked for the block, or as long as this process lives.
 
     FileError where it cannot be made, UsageError when another dump writes there.
     """
-    try:
+
+    def opened() -> int:
         parts.mkdir(parents=True, exist_ok=True)
+        return os.open(parts, os.O_RDONLY)
+
+    try:
+        handle = locked(parts, opened)
+    except BlockingIOError:
+        raise UsageError(f"{parts}: another dump is writing there; wait for it, or choose another file") from None
     except OSError as error:
         raise FileError(f"{parts}: cannot be made: {error.strerror}; name a file that can be written with -o") from error
-    handle = os.open(parts, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise UsageError(f"{parts}: another dump is writing there; wait for it, or choose another file") from None
     try:
         yield
     finally:
+        if is_at(handle, parts):
+            with suppress(OSError):  # results are in it
+                parts.rmdir()
         os.close(handle)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_eval.errors import Interrupted, TransferError
+from accuracy_eval.locking import locked
 from accuracy_eval.transfer.hashing import FileDigest, digest_of
 from accuracy_eval.transfer.links import Span, failures_named
 from accuracy_eval.transfer.locations import PART_SUFFIX, Action, FileResult
@@ -119,11 +119,11 @@ def _resumed(trip: Trip, source: str, part: Path, size: int) -> tuple[Any, int]:
 @contextmanager
 def _only_writer(part: Path) -> Iterator[Any]:
     """The part, open for writing by this transfer alone."""
-    with open(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise busy(str(part)) from None
+    try:
+        descriptor = locked(part, lambda: os.open(part, os.O_RDWR | os.O_CREAT, 0o666))
+    except BlockingIOError:
+        raise busy(str(part)) from None
+    with open(descriptor, "r+b") as file:
         yield file
 
 
