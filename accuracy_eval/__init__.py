@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from accuracy_eval.checking import check, explain
     from accuracy_eval.compare import compare_dumps
     from accuracy_eval.errors import AccuracyEvalError
-    from accuracy_eval.report import load_results, write_reports
+    from accuracy_eval.report import load_results, to_frame, write_reports
     from accuracy_eval.verifying import seeded, verify
     from accuracy_eval.version import __version__
 
@@ -26,6 +26,7 @@ _HOME = {
     "explain": "checking",
     "load_results": "report",
     "seeded": "verifying",
+    "to_frame": "report",
     "verify": "verifying",
     "write_reports": "report",
     "__version__": "version",
@@ -40,6 +41,7 @@ __all__ = [
     "explain",
     "load_results",
     "seeded",
+    "to_frame",
     "verify",
     "write_reports",
 ]

@@ -26,7 +26,14 @@ from accuracy_eval.toml_data import check_table, read_toml
 _SHAPE = re.compile(r"\d{1,18}(x\d{1,18})*\Z")
 # keys of the tables of a suite, with the kind of value that each has
 _EXPECTED_KINDS = {"op": "text", **dict.fromkeys(("candidates", "vendor", "format", "direction"), "text or texts")}
-_SUITE_KINDS = {"name": "text", "description": "text", "cases": "tables", "models": "table", "expected": "table or tables"}
+_SUITE_KINDS = {
+    "name": "text",
+    "description": "text",
+    "cases": "tables",
+    "models": "table",
+    "experts": "table",
+    "expected": "table or tables",
+}
 _CASES_KINDS = {
     **dict.fromkeys(("op", "layout", "format", "out_format", "recipe", "input", "lane", "direction"), "text or texts"),
     "shape": "any",
@@ -35,6 +42,9 @@ _CASES_KINDS = {
 }
 VENDORS = ("nvidia", "amd", "cpu")
 _MODEL_SIZES = ("seq", "h", "i", "hq", "hkv", "v")  # of every model; d, the width of a head, is 128 where it is not stated
+_EXPERT_SIZES = ("e", "i", "h")  # of every model with experts: how many, their inner size, the model's
+_EXPERT_LISTS = ("ranks", "m")
+_EXPERT_KINDS = {"name": "text", **dict.fromkeys(_EXPERT_SIZES, "integer")}
 _MODEL_KINDS = {"name": "text", "d": "integer", **dict.fromkeys(_MODEL_SIZES, "integer")}
 
 
@@ -98,7 +108,8 @@ def builtin_suites() -> dict[str, str]:
 
 
 def load_suite(name: str, *, max_m: int | None = None, huge: bool = False) -> Suite:
-    """A built-in suite by name, or a user's by path (ending in .toml). `max_m` caps the rows of model GEMMs."""
+    """A built-in suite by name, or a user's by path (ending in .toml). `max_m` caps the rows of model GEMMs, of each group
+    where they have experts."""
     if name.endswith(".toml"):
         return parse_suite(read_toml(name, "suite"), name, max_m=max_m, huge=huge)
     names = builtin_suites()
@@ -118,8 +129,11 @@ def parse_suite(data: Mapping[str, Any], label: str, *, max_m: int | None = None
     if "models" in data:
         for case in _model_cases(data["models"], f"suite {label}, models", max_m, huge):
             cases.setdefault(case_id(case), case)
+    if "experts" in data:
+        for case in _expert_cases(data["experts"], f"suite {label}, experts", max_m, huge):
+            cases.setdefault(case_id(case), case)
     if not cases:
-        raise UsageError(f"suite {label} holds no cases; expected [[cases]] tables or a [models] table")
+        raise UsageError(f"suite {label} holds no cases; expected [[cases]] tables, a [models] or an [experts] table")
     expected = expectations(data.get("expected"))
     for rule in expected:
         _check_expectation(rule, f"suite {label}, expected {rule.op}")
@@ -206,6 +220,26 @@ def _model_cases(table: Mapping[str, Any], where: str, max_m: int | None, huge: 
             shapes.setdefault((m, n, k))
     spec = {"op": "gemm", **{k: v for k, v in table.items() if k != "model"}}
     spec["shape"] = [f"{m}x{n}x{k}" for m, n, k in shapes]
+    yield from _expand(spec, where, huge=huge)
+
+
+def _expert_cases(table: Mapping[str, Any], where: str, max_m: int | None, huge: bool) -> Iterator[Case]:
+    """The grouped GEMMs of a rank's experts: N, K of the gate-up and down projections, e / ranks groups where that is whole, of m rows on
+    average."""
+    kinds = {k: kind for k, kind in _CASES_KINDS.items() if k not in ("op", "shape")}
+    check_table(table, {"model": "tables", **dict.fromkeys(_EXPERT_LISTS, "integer or integers"), **kinds}, where, required=_EXPERT_LISTS)
+    ranks, rows = (_listed(table[key]) for key in _EXPERT_LISTS)
+    shapes: dict[tuple[int, int, int, int], None] = {}
+    for entry in table.get("model", []):
+        check_table(entry, _EXPERT_KINDS, f"{where}: model {entry.get('name', '?')}", required=("name", *_EXPERT_SIZES))
+        e, i, h = (entry[size] for size in _EXPERT_SIZES)
+        if min(e, i, h, *ranks, *rows) < 1:
+            raise UsageError(f"{where}: model {entry['name']}: e = {e}, i = {i}, h = {h}, ranks {ranks}, m {rows}; sizes are 1 or more")
+        for count, m, (n, k) in itertools.product(ranks, rows, ((2 * i, h), (h, i))):
+            if e % count == 0:
+                shapes.setdefault((e // count, min(m, max_m or m), n, k))
+    spec = {"op": "grouped_gemm", **{k: v for k, v in table.items() if k in kinds}}
+    spec["shape"] = ["x".join(map(str, sizes)) for sizes in shapes]
     yield from _expand(spec, where, huge=huge)
 
 

@@ -28,7 +28,7 @@ from support_results import (
 
 from accuracy_eval.messages import causes
 from accuracy_eval.records import Attribution, Diagnosis, GateResult, NotCompared, Results, TensorResult, Verdict
-from accuracy_eval.report import console_table, markdown, write_reports
+from accuracy_eval.report import console_table, markdown, to_frame, write_reports
 from accuracy_eval.report.console import columns_of
 from accuracy_eval.report.findings import findings
 from accuracy_eval.report.limits import passing_limits
@@ -60,6 +60,19 @@ def test_csv_numbers_come_back_bit_for_bit(tmp_path: Path) -> None:
     frame = pandas.read_csv(tmp_path / "results.csv")
     assert {name: frame[name][0] for name in values} == values
     assert math.copysign(1, frame["cosine"][0]) == -1
+
+
+def test_a_frame_has_the_rows_and_columns_of_the_csv_with_numbers_as_numbers(tmp_path: Path) -> None:
+    results = gemm_results()
+    frame, text = to_frame(results), rows_of(results, tmp_path)
+    assert list(frame.columns) == list(text[0])
+    assert len(frame) == len(text)
+    judged = frame[frame.kind == "side"]
+    sides = [s for t in results.tensors for s in t.sides]
+    known = [v for s in sides if (v := s.metrics.get("rel_fro")) is not None and v == v]
+    assert [v for v in judged.rel_fro if v == v] == known != []
+    assert list(judged.verdict) == [str(s.verdict) for s in sides]
+    assert frame[frame.case_id == FAILING].m.eq(512).all()
 
 
 def test_csv_text_that_a_spreadsheet_would_run_gets_an_apostrophe(tmp_path: Path) -> None:

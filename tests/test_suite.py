@@ -29,6 +29,18 @@ def test_smoke_fits_seventeen_workbooks_and_covers_every_op_and_wide_format():
     assert {"float64", "float32", "tfloat32", "float16", "bfloat16"} <= {c.format for c in cases}
 
 
+def test_every_rank_of_experts_has_two_grouped_products():
+    whole = load_suite("experts", huge=True)
+    # 9 models divide by 32, 16 and 8, three by 8 alone; 6 numbers of rows; two projections
+    assert len(whole.cases) == (9 * 3 + 3) * 6 * 2
+    small = load_suite("experts", max_m=512).cases
+    mixtral = {tuple(c.dims.values()) for c in small if c.dims["g"] == 1 and {14336, 28672} & set(c.dims.values())}
+    assert mixtral == {(1, 512, 28672, 4096), (1, 512, 4096, 14336)}
+    assert {c.op for c in whole.cases} == {"grouped_gemm"}
+    with pytest.raises(UsageError, match="elements"):
+        load_suite("experts")
+
+
 def test_max_m_caps_model_rows():
     assert {c.dims["m"] for c in load_suite("models", max_m=512).cases} == {512}
 
@@ -52,13 +64,17 @@ def test_a_table_is_the_product_of_its_lists():
 
 
 ONE = {"cases": [{"op": "gemm", "shape": "1x2x3"}]}
+EXPERTS = {"name": "a", "e": 8, "i": 4, "h": 2}
 MODEL = {"name": "a", "seq": 1, "h": 8, "i": 8, "hq": 1, "hkv": 1, "v": 8}
 
 
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"case": []}, "unknown key in suite t: 'case' \\(did you mean cases\\?\\); allowed: cases, description, expected, models, name"),
+        (
+            {"case": []},
+            "unknown key in suite t: 'case' \\(did you mean cases\\?\\); allowed: cases, description, expected, experts, models, name",
+        ),
         ({"cases": [{"op": "gemm", "shape": "1x2x3", "formt": "x"}]}, "unknown key in suite t, cases table 1: 'formt'"),
         ({"cases": [{"op": "gemm"}]}, "needs op and shape"),
         ({"cases": [{"op": "gemm", "shape": "1x2"}]}, "shape 1x2 has 2 sizes; allowed: m×n×k"),
@@ -83,6 +99,9 @@ MODEL = {"name": "a", "seq": 1, "h": 8, "i": 8, "hq": 1, "hkv": 1, "v": 8}
         ({"cases": [{"op": "gemm", "shape": f"{'9' * 5000}x1x1"}]}, "expected sizes joined by x"),
         ({"cases": [{"op": "attention", "shape": "1x1x1x8x8x8", "options": {"window": True}}]}, "window=True: expected a int"),
         ({"cases": [{"op": "rmsnorm", "shape": "8x8", "options": {"eps": -1}}]}, "eps=-1.0; allowed: 0 or more"),
+        ({"experts": {"ranks": 8, "model": [EXPERTS]}}, "suite t, experts: no m; expected an integer or a list of them"),
+        ({"experts": {"ranks": 0, "m": 8, "model": [EXPERTS]}}, r"model a: e = 8, i = 4, h = 2, ranks \[0\], m \[8\]; sizes are 1 or more"),
+        ({"experts": {"ranks": 3, "m": 8, "model": [EXPERTS]}}, "holds no cases"),
         ({}, "holds no cases"),
     ],
 )

@@ -62,7 +62,7 @@ def _plan_for(_: click.Context, __: click.Parameter, value: str | None) -> str |
     help="Only these: an option of the op, such as beta=1.0 or causal=true (list ops NAME).",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Another seed for every case.")
-@click.option("--max-m", type=click.IntRange(min=1), help="Cap the rows of model GEMMs.")
+@click.option("--max-m", type=click.IntRange(min=1), help="Cap the rows of model GEMMs, of a group where there are experts.")
 @click.option(
     "--candidate",
     "candidates",

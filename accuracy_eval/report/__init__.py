@@ -8,10 +8,13 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from accuracy_eval.errors import MissingDependency, unknown
 from accuracy_eval.records import Results
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,19 @@ def load_results(path: str | Path) -> Results:
     from accuracy_eval.report.results_file import read
 
     return read(Path(path))
+
+
+def to_frame(results: Results) -> DataFrame:
+    """The results as a pandas DataFrame: a row for every side and every pair of sides, its facts, sizes and metrics the columns.
+
+    The same rows and columns as results.csv, with numbers as numbers and None where a metric has no value.
+    """
+    import pandas as pd
+
+    from accuracy_eval.report.flat import table
+
+    names, rows = table(results)
+    return pd.DataFrame(rows, columns=names)
 
 
 def console_table(results: Results, *, width: int = 80, color: bool = False, limit: int = 20, verbose: bool = False) -> str:
