@@ -102,8 +102,12 @@ def to_frame(results: Results) -> DataFrame:
     """The results as a pandas DataFrame: a row for every side and every pair of sides, its facts, sizes and metrics the columns.
 
     The same rows and columns as results.csv, with numbers as numbers and None where a metric has no value.
+    Raises MissingDependency where pandas is not installed.
     """
-    import pandas as pd
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingDependency("to_frame needs pandas, which is not installed: pip install pandas, or write results.csv") from error
 
     from accuracy_eval.report.flat import table
 
