@@ -59,12 +59,14 @@ class Claims:
         self._norm = NormMeter(fmt, min(norms)) if norms else None
 
     def update(self, panel: Panel) -> None:
-        """A panel; one without budgets leaves only what the reference itself states."""
+        """A panel; where it has no budgets, gates on those bound nothing."""
         if panel.budget is None:
-            self._meter = self._norm = None
-            return
+            self._bounding = tuple(g for g in self._bounding if g.metric != "budget_max")
+        if not self._bounding:
+            self._meter = None
         if self._meter is not None:
-            bounds = reduce(np.minimum, (self._bound(g, panel.values, panel.budget) for g in self._bounding))
+            budget = np.full(panel.values.shape, np.inf) if panel.budget is None else panel.budget
+            bounds = reduce(np.minimum, (self._bound(g, panel.values, budget) for g in self._bounding))
             self._meter.update(panel.first_row, panel.values, bounds, panel.typical)
         if self._norm is not None:
             self._norm.update(panel.values)

@@ -173,8 +173,8 @@ def test_one_code_is_claimed_of_a_companion_only_where_codes_are_compared(profil
     assert (product.judged(step, coded=True).verdict is Verdict.FAIL) == bool(claimed)
 
 
-def test_a_reference_without_budgets_claims_nothing():
+def test_a_limit_on_budgets_claims_nothing_of_a_reference_without_them():
     reference = Reference("values", "float32", (1, 2), "", lambda: iter(()))
-    claims = Claims((1, 2), "float32", reference, load_profile("default").gates)
+    claims = Claims((1, 2), "float32", reference, only("budget_max", "<=", 1.0).gates)
     claims.update(Panel(0, np.ones((1, 2))))
     assert claims.result() == {}

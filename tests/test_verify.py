@@ -113,6 +113,21 @@ def test_a_function_is_judged_by_a_function_in_float64_with_gradients():
     assert "gain" in [d.code for d in doubled.comparisons["output"].diagnoses]
 
 
+def test_a_function_judged_by_a_function_states_the_smallest_fault_that_its_tolerances_would_have_seen():
+    x = torch.linspace(-3, 3, 256).reshape(16, 16)
+
+    def off_by(size):
+        """The largest element, e^3 = 20.1, is wrong."""
+        changed = torch.zeros_like(x).index_put((torch.tensor(15), torch.tensor(15)), torch.tensor(size))
+        return ae.verify(lambda x: x.exp() + changed, reference=torch.exp, inputs={"x": x}).comparisons["output"]
+
+    right = off_by(0.0)
+    stated = right.side.resolution["element"]
+    assert stated == pytest.approx(1e-4 + 1e-4 * np.exp(3), rel=1e-3)  # assert_close(rtol 1e-4, atol 1e-4) at the largest element
+    assert f"would have failed: element {stated:.3g}, row " in right.message
+    assert [off_by(f * stated).verdict for f in (0.99, 1.01)] == ["PASS", "FAIL"]
+
+
 def test_the_gate_is_that_of_the_recipe_not_of_the_output_format():
     def through_e4m3(a, b):
         return (a.to(torch.float8_e4m3fn).float() @ b.to(torch.float8_e4m3fn).float()).to(torch.bfloat16)
