@@ -10,7 +10,7 @@ import math
 import operator
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
@@ -38,8 +38,8 @@ _FLAGS = ("quantised", "exact", "long_rows", "long_columns", "large_tiles")
 _NAMES: dict[str, Collection[str]] = {"op": OPS, "lane": LANES, "direction": DIRECTIONS, "axis": ("last", "first"), "input": INPUT_CLASSES}
 _PROFILE_KINDS = {"name": "text", "description": "text", "extends": "text", "gate": "tables"}
 _GATE_KINDS = {
-    "name": "text", "metric": "text", "comparison": "text", "limit": "number", "source": "text", "applies": "table", "rtol": "number",
-    "atol": "number", "round_expected": "flag", "error": "text",
+    "name": "text", "metric": "text", "comparison": "text", "limit": "number", "source": "text", "applies": "table", "unless": "table",
+    "rtol": "number", "atol": "number", "round_expected": "flag", "error": "text",
 }  # fmt: skip
 
 
@@ -48,6 +48,7 @@ class Gate:
     """One limit.
 
     applies         fact -> values; the gate applies to a tensor whose facts match all of them (an absent fact matches anything)
+    unless          the same; the gate does not apply to a tensor whose facts match all of these. Empty: it makes no exception
     rtol, atol      for metric "allclose_violations": |actual - expected| <= atol + rtol·|expected|
     round_expected  judge against the reference rounded to the output format, not against the unrounded truth
     error           which error of a quantised result it limits: see records.ERRORS; "" for none in particular
@@ -63,6 +64,7 @@ class Gate:
     atol: float = 0.0
     round_expected: bool = False
     error: str = ""
+    unless: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -75,15 +77,8 @@ class Gate:
         return replace(self, error="")
 
     def matches(self, facts: Mapping[str, Any]) -> bool:
-        """Whether the gate applies to a tensor with these facts; a '+'-joined format matches when it is listed or all its parts are."""
-        for name, allowed in self.applies.items():
-            found = facts.get(name)
-            if name == "format" and isinstance(found, str):
-                if found not in allowed and not all(part in allowed for part in found.split("+")):
-                    return False
-            elif found not in allowed:
-                return False
-        return True
+        """Whether the gate applies to a tensor with these facts."""
+        return _match(self.applies, facts) and not (self.unless and _match(self.unless, facts))
 
     def judge(self, metrics: Mapping[str, Any]) -> GateResult:
         """The gate's answer for these metrics. A metric without a value leaves `passed` None: not applied, never a pass."""
@@ -104,6 +99,18 @@ class Gate:
         )
 
 
+def _match(asked: Mapping[str, tuple[Any, ...]], facts: Mapping[str, Any]) -> bool:
+    """Whether every fact has one of the values asked for; a '+'-joined format has when it is listed or all its parts are."""
+    for name, allowed in asked.items():
+        found = facts.get(name)
+        if name == "format" and isinstance(found, str):
+            if found not in allowed and not all(part in allowed for part in found.split("+")):
+                return False
+        elif found not in allowed:
+            return False
+    return True
+
+
 @dataclass(frozen=True)
 class Profile:
     """A named set of gates; `file` is the path of one that does not come with the package."""
@@ -121,9 +128,14 @@ class Profile:
         rows = []
         for g in self.gates:
             tolerance = f" (rtol {g.rtol:g}, atol {g.atol:g})" if g.metric == "allclose_violations" else ""
-            where = "; ".join(f"{k}: {', '.join(map(str, v))}" for k, v in g.applies.items()) or "everything"
-            rows.append(GateInfo(g.name, g.metric, g.comparison, f"{g.limit:g}{tolerance}", where, g.source))
+            where = _facts_text(g.applies) or "everything"
+            but = f", not {_facts_text(g.unless)}" if g.unless else ""
+            rows.append(GateInfo(g.name, g.metric, g.comparison, f"{g.limit:g}{tolerance}", where + but, g.source))
         return tuple(rows)
+
+
+def _facts_text(facts: Mapping[str, tuple[Any, ...]]) -> str:
+    return "; ".join(f"{k}: {', '.join(map(str, v))}" for k, v in facts.items())
 
 
 def builtin_profiles() -> tuple[str, ...]:
@@ -180,26 +192,32 @@ def _gate(row: Mapping[str, Any], where: str) -> Gate:
     for key in ("name", "metric", "source"):
         if not row.get(key):
             raise UsageError(f"{where}: {key} is missing; every gate names itself, its metric and the source of its limit")
-    metric, comparison, error, applies = row["metric"], row.get("comparison", "<="), row.get("error", ""), row.get("applies", {})
+    metric, comparison, error = row["metric"], row.get("comparison", "<="), row.get("error", "")
     if metric != "allclose_violations" and metric not in KNOWN:
         raise unknown(f"metric in {where}:", metric, [*KNOWN, "allclose_violations"], listed="metrics")
     if comparison not in COMPARISONS:
         raise unknown(f"comparison in {where}:", comparison, COMPARISONS)
     if error not in ("", *ERRORS):
         raise unknown(f"error in {where}:", error, ERRORS)
-    for fact, value in applies.items():
-        if fact not in FACTS:
-            raise unknown(f"fact in {where}:", fact, FACTS)
-        for v in value if isinstance(value, list) else [value]:
-            if not isinstance(v, bool if fact in _FLAGS else str):
-                raise UsageError(f"{where}: applies, {fact} = {v!r}; expected {'true or false' if fact in _FLAGS else 'a string'}")
-            if fact in _NAMES and v not in _NAMES[fact]:
-                raise unknown(f"{fact} in {where}:", v, _NAMES[fact])
     for key in ("rtol", "atol"):
         if row.get(key, 0) < 0:
             raise UsageError(f"{where}: {key} = {row[key]}; allowed: 0 or more")
     return Gate(
         row["name"], metric, comparison, float(row["limit"]), row["source"],
-        {fact: tuple(v if isinstance(v, list) else [v]) for fact, v in applies.items()},
-        float(row.get("rtol", 0)), float(row.get("atol", 0)), row.get("round_expected", False), error,
+        _facts(row, "applies", where), float(row.get("rtol", 0)), float(row.get("atol", 0)), row.get("round_expected", False), error,
+        _facts(row, "unless", where),
     )  # fmt: skip
+
+
+def _facts(row: Mapping[str, Any], key: str, where: str) -> dict[str, tuple[Any, ...]]:
+    """What a [[gate]] table asks of a tensor under `key`: facts of FACTS and the values they may have."""
+    found = {fact: tuple(v if isinstance(v, list) else [v]) for fact, v in row.get(key, {}).items()}
+    for fact, values in found.items():
+        if fact not in FACTS:
+            raise unknown(f"fact in {where}:", fact, FACTS)
+        for v in values:
+            if not isinstance(v, bool if fact in _FLAGS else str):
+                raise UsageError(f"{where}: {key}, {fact} = {v!r}; expected {'true or false' if fact in _FLAGS else 'a string'}")
+            if fact in _NAMES and v not in _NAMES[fact]:
+                raise unknown(f"{fact} in {where}:", v, _NAMES[fact])
+    return found

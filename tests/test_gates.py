@@ -38,6 +38,14 @@ def test_a_gate_applies_where_all_its_facts_match():
     assert not p.applicable({"format": "fp8_e4m3", "lane": "exact"})
 
 
+def test_a_gate_leaves_out_what_matches_all_its_exceptions():
+    p = profile(applies={"format": "fp8_e4m3"}, unless={"op": ["attention_fp8"], "direction": "fwd"})
+    assert not p.applicable({"format": "fp8_e4m3", "op": "attention_fp8", "direction": "fwd"})
+    assert p.applicable({"format": "fp8_e4m3", "op": "attention_fp8", "direction": "bwd"})
+    assert p.applicable({"format": "fp8_e4m3", "op": "gemm", "direction": "fwd"})
+    assert p.info()[0].applies_to == "format: fp8_e4m3, not op: attention_fp8; direction: fwd"
+
+
 def test_strict_snr_gates_are_strict():
     turbo = load_profile("turbo")
     facts = {"op": "gemm", "family": "gemm", "format": "fp8_e4m3", "recipe": "rowwise", "quantised": True, "lane": "random", "exact": False}
@@ -71,6 +79,8 @@ def test_a_profile_extends_another_and_replaces_gates_of_equal_name():
         ({"limit": "tight"}, "gates profile p, gate g: limit = 'tight'; expected a number"),
         ({"comparison": ["<="]}, "comparison = \\['<='\\]; expected a string"),
         ({"round_expected": "no"}, "round_expected = 'no'; expected true or false"),
+        ({"unless": {"op": "gem"}}, "unknown op in gates profile p, gate g: 'gem' \\(did you mean gemm\\?\\)"),
+        ({"unless": {"exact": 1}}, "gate g: unless, exact = 1; expected true or false"),
         ({"applies": "random"}, "applies = 'random'; expected a table"),
         ({"applies": {"lane": ["random", "exakt"]}}, "unknown lane in gates profile p, gate g: 'exakt' \\(did you mean exact\\?\\)"),
         ({"applies": {"op": "gem"}}, "unknown op in gates profile p, gate g: 'gem' \\(did you mean gemm\\?\\)"),

@@ -97,6 +97,15 @@ def test_allclose_allows_absolute_and_relative_tolerance_together(profile, fmt, 
             assert gate.value == (0 if passes else 1)
 
 
+@pytest.mark.parametrize("profile", ["turbo", "strict"])
+def test_attention_in_eight_bits_has_a_limit_of_its_own_and_products_and_functions_keep_theirs(profile):
+    for db, passes in ((19.99, False), (20.01, True)):
+        actual, expected = with_error(10 ** (-db / 20))
+        more = {"fmt": "fp8_e4m3", "recipe": "tensorwise", "out": "float64"}
+        assert gates(judge(profile, actual, expected, op="attention_fp8", **more)) == {"snr-attention-fp8": passes}
+        assert gates(judge(profile, actual, expected, op="my_function", **more)) == {"snr-e4m3": False}
+
+
 SNR = [
     # format, recipe, direction, limit in turbo and in strict
     ("fp8_e4m3", "tensorwise", "fwd", 25, 25),
