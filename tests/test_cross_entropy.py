@@ -2,6 +2,7 @@
 
 import math
 
+import ml_dtypes
 import mpmath
 import numpy as np
 import pytest
@@ -238,6 +239,24 @@ def test_what_gradients_share_is_within_what_steps_of_torch_allow(fmt, shape, op
         k = Known("cross_entropy", shape, format=fmt, direction="bwd", input_class=input_class, options=options)
         metrics = k.judged_codes("dx", k.computed()["dx"]).metrics
         assert max(metrics.get("weights_factor", 0), metrics.get("smoothing_factor", 0)) < 0.5, input_class
+
+
+@every("fmt", ["float16", "bfloat16"])
+@every("input_class", ["normal", "uniform", "absmax", "outlier", "heavy-tailed", "relu", "zero-rows"])
+@every("stored", ["nothing", "L", "log", "L-of-log", "all"])
+def test_what_gradients_share_is_within_what_stored_steps_leave(fmt, input_class, stored):
+    k = Known("cross_entropy", (64, 400), format=fmt, direction="bwd", input_class=input_class, options={"reduction": "none"})
+
+    def kept(values):
+        return values.astype(ml_dtypes.bfloat16 if fmt == "bfloat16" else np.float16).astype(np.float64)
+
+    x, hit = k.values["x"], np.arange(400) == k.values["target"][:, None]
+    top = x.max(1, keepdims=True)
+    log = np.log(np.exp(x - top).sum(1, keepdims=True))
+    log = {"nothing": top + log, "L": kept(top + log), "log": top + kept(log)}.get(stored, kept(top + kept(log)))
+    p = kept(np.exp(kept(x - log))) if stored == "all" else np.exp(x - log)
+    side = k.judged("dx", k.values["grad_loss"][:, None] * (p - hit))
+    assert side.metrics.get("weights_factor", 0.0) < 0.1
 
 
 @every("fmt", ["float16", "bfloat16"])

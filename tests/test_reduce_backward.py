@@ -183,6 +183,13 @@ def test_a_gain_of_all_weights_is_told_from_their_roundings(fmt, axis):
         assert ("shared-weights" in [gate.gate for gate in side.gates if gate.passed is False]) is (factor != 1)
 
 
+@every("fmt", DTYPES)
+def test_a_gain_shows_where_half_of_all_operands_are_equal(fmt):
+    k = Known("logsumexp", (64, 500), format=fmt, direction="bwd", input_class="relu")
+    found = weights(k.values["x"], k.values["grad_result"][:, None], fmt)
+    assert [k.judged("dx", factor * found).verdict for factor in (0.98, 1.0, 1.02)] == [Verdict.FAIL, Verdict.PASS, Verdict.FAIL]
+
+
 @every("fmt", ["float16", "bfloat16"])
 @every("shape", [(97, 64), (9, 64), (200, 64)])
 def test_along_the_first_axis_rows_show_weights_that_are_a_little_off(fmt, shape):

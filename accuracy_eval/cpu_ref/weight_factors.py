@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,17 +97,19 @@ class _Sample:
         """Of the elements that are used, in one line; so is what follows."""
         return np.asarray((values - self.truth)[self.used])
 
-    def steps(self) -> tuple[tuple[Values, Values], ...]:
-        """Roundings of an element, in the root mean square, each with the number that it follows from: where that is the same, so is it."""
+    @cached_property
+    def steps(self) -> tuple[tuple[Values, NDArray[np.int64]], ...]:
+        """Roundings of an element, in the root mean square, each with the number of what it follows from: one, where that is the same."""
         fmt, g = self.a.format, np.abs(self.g)
         shifted, out = self.x - self.log, self.truth
         found = (g * self.p * ulp(shifted, fmt), self.x), (g * ulp(self.p, fmt), _kept(self.p, fmt)), (ulp(out, fmt), _kept(out, fmt))
-        return tuple((_RMS * step[self.used], of[self.used]) for step, of in found)
+        return tuple((_RMS * step[self.used], np.unique(of[self.used], return_inverse=True)[1]) for step, of in found)
 
     def fit(self) -> Values:
         """[factors, elements]: times errors these are the factors that fit them best, less 1."""
         directions = [self.g * self.p, *([-self.g * self.a.share + 0 * self.p] if self.a.share else [])]
-        deviation = np.sqrt(np.sum([step**2 for step, _ in self.steps()], axis=0))
+        # r elements that err alike say together what one does: the best weight of each is 1/r of its own
+        deviation = np.sqrt(np.sum([step**2 * np.bincount(of)[of] for step, of in self.steps], axis=0))
         scaled = np.stack([d[self.used] for d in directions]) / deviation
         return np.asarray(np.linalg.pinv(_applied(scaled, scaled), rcond=1e-10, hermitian=True) @ scaled / deviation)
 
@@ -132,8 +135,7 @@ class _Sample:
 
     def allowed(self, fit: Values) -> Values:
         """[factors]: eight standard deviations of elements, and two of an L that is stored in a way of its own."""
-        alike = [(np.unique(of, return_inverse=True)[1], step) for step, of in self.steps()]
-        elements = [np.linalg.norm(np.concatenate([np.bincount(of, np.abs(f) * step) for of, step in alike])) for f in fit]
+        elements = [np.linalg.norm(np.concatenate([np.bincount(of, np.abs(f) * step) for step, of in self.steps])) for f in fit]
         row, weight = np.nonzero(self.used)[0], (self.g * self.p)[self.used]
         step = _RMS * ulp(self.log[:, 0], self.a.format)
         rows = [np.linalg.norm(np.bincount(row, f * weight, minlength=len(step)) * step) for f in fit]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from accuracy_eval.contracts import parse_contract
 from accuracy_eval.cpu_ref.loss import Label, Logits, gradient, losses
 from accuracy_eval.cpu_ref.reduce import reduce, sum_budget
-from accuracy_eval.cpu_ref.weight_factors import Weights, stored_log_of_sum
+from accuracy_eval.cpu_ref.weight_factors import Weights, stored_log_of_sum, stored_logs
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Values, decode, get_format
+from accuracy_eval.formats import Format, Values, decode, get_format
 from accuracy_eval.inputs import indices
 from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.panels import Lines, Part, by_rows, whole
@@ -111,6 +111,12 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
     return whole((output,), contract, reduced, exempt=lambda _: exempt)
 
 
+def _logs(x: Values, fmt: Format) -> Iterator[Values]:
+    """L as frameworks store its parts, and as one stored by itself."""
+    yield from stored_log_of_sum(x, fmt)
+    yield from stored_logs(x, fmt)
+
+
 def _weights(case: Case, inputs: Inputs, target: NDArray[np.int64]) -> Weights:
     """Elements of rows that count, but those of the target."""
     x, fmt, m = inputs["x"], get_format(inputs["x"].format), len(target)
@@ -119,7 +125,7 @@ def _weights(case: Case, inputs: Inputs, target: NDArray[np.int64]) -> Weights:
     label = Label(float(_option(case, "smoothing")), case.dims["n"])
     used = (target[:, None] != np.arange(case.dims["n"])) & (target >= 0)[:, None]
     ways = label.stored(grad, rows, fmt)
-    return Weights(decode(x.codes, x.format), grad / rows, label.share, used, fmt, stored_log_of_sum, ways)
+    return Weights(decode(x.codes, x.format), grad / rows, label.share, used, fmt, _logs, ways)
 
 
 def _classes(case: Case, inputs: Inputs) -> NDArray[np.int64]:
