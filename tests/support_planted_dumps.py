@@ -81,6 +81,13 @@ def _not_saturated(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
     return encode(decode(inputs["x"].codes, inputs["x"].format), fmt, overflow="nan")
 
 
+def _ties_away(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
+    """e4m3 of normal numbers, halves away from zero."""
+    x = decode(inputs["x"].codes, inputs["x"].format)
+    step = np.exp2(np.maximum(np.frexp(x)[1] - 1, -6) - 3)
+    return encode(np.copysign(np.floor(np.abs(x) / step + 0.5) * step, x), fmt)
+
+
 def _flushed(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
     return np.where(np.abs(decode(codes, fmt)) < get_format(fmt).smallest_normal, codes.dtype.type(0), codes)
 
@@ -210,6 +217,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted("scale-rounding-rule", make_case("quantize", (("m", 64), ("n", 512)), format="bfloat16", recipe="mxfp8"), "scale",
             _other_rule),
     Planted("amax-stale", make_case("quantize", (("m", 64), ("n", 512)), format="bfloat16", recipe="block1x128"), "scale", _half_amax),
+    Planted("ties-rounded", _cast("bfloat16", "fp8_e4m3", "normal"), "y", _ties_away),
     Planted("wrong-layout", make_case("gemm", (("m", 64), ("n", 48), ("k", 64)), layout="tn"), "d", _not_transposed),
     Planted("scale-ignored", _coded("mxfp4", "fp4_e2m1"), "d", _with_scales(lambda a, b: (np.ones_like(a), b))),
     Planted("scale-swapped", _coded("mxfp8", "fp8_e4m3"), "d", _with_scales(lambda a, b: (b, a))),

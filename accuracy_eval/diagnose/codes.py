@@ -28,6 +28,7 @@ from accuracy_eval.diagnose import (
     sampling,
     scales,
     steps,
+    ties,
     values,
 )
 from accuracy_eval.diagnose.context import Context, Finding, Look
@@ -163,6 +164,9 @@ CODES: dict[str, Code] = {
         Code("amax-stale", "cause", "{count} of {total} scales differ: all are those of {part}, not of the whole block",
              "the largest magnitude was taken of a part of the data, or of other data",
              "check the reduction of amax: its range, and when it runs", ("part",), scales.amax_stale, ("scale-rounding-rule",)),
+        Code("ties-rounded", "cause", "ties are rounded {how}, not to even: {count} of {total} elements differ, all of them ties",
+             "halves go another way than IEEE 754's default", "use rounding to nearest even in the cast", ("how",), ties.ties_rounded,
+             (*_OUT, "overflow-policy"), with_=("truncation-bias",)),
         Code("transposed", "cause", "the output is the transpose of what is expected", "rows and columns are exchanged",
              "check the layout of the output and the order of the operands", rule=places.transposed,
              unless=_SCALES),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ def scale_rounding_rule(look: Look) -> Finding | None:
 
 
 FEWEST_BLOCKS = 3  # that must differ before scales of few bits say of which part of the data they are
+FEWEST_SHIFTED = 12  # before they say how far blocks are beside their place: an element seldom is the largest
 PREFIX = 256  # elements: a tensor's amax that stops early stops at a multiple of this
 
 
@@ -67,9 +69,8 @@ def amax_stale(look: Look) -> Finding | None:
     wrong = int(differing(actual, expected, look.fmt).sum())
     if wrong < FEWEST_BLOCKS and look.fmt.bits <= 8:
         return None
-    parts = [
-        part for part, amax in _parts(blocks) if not differing(actual, reference_scale(amax, recipe, element), look.fmt).any()
-    ]  # fmt: skip
+    tried = chain(_parts(blocks), _shifted(blocks) if wrong >= FEWEST_SHIFTED else ())
+    parts = [part for part, amax in tried if not differing(actual, reference_scale(amax, recipe, element), look.fmt).any()]
     if not parts:
         return None
     words = {"count": str(wrong), "total": str(look.count)}
@@ -110,6 +111,22 @@ def _parts(blocks: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[np.float3
         while size < flat.size:
             yield f"the first {size} elements", flat[:size].max().reshape(1, 1)
             size *= 2
+
+
+def _shifted(blocks: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Blocks that begin one element, or half a block, beside their place along k; zeros, or the other end of the row, beyond an end."""
+    rows, height, columns, width = blocks.shape
+    if columns * width < 2 * max(width, 2):
+        return
+    lines = blocks.reshape(rows, height, columns * width)
+    for by in dict.fromkeys((1, width // 2)):
+        elements = "an element" if by == 1 else f"{by} elements"
+        for sign, where in ((1, "late"), (-1, "early")):
+            turned = np.roll(lines, -sign * by, axis=2)
+            cut = turned.copy()
+            cut[..., slice(-by, None) if sign > 0 else slice(0, by)] = 0
+            for moved in (cut, turned):
+                yield f"blocks that begin {elements} {where}", moved.reshape(blocks.shape).max(axis=(1, 3))
 
 
 def stored_elsewhere(look: Look) -> Finding | None:
