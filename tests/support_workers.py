@@ -15,7 +15,8 @@ from accuracy_eval.engine.work import Broken, Done, Seat
 class Obedient:
     """Tasks are words.
 
-    "square N", "die", "hang", "broken N", "later N", "die-once PATH", "hang-on SEAT", "name", "pause", "next" (what follows).
+    "square N", "die", "hang", "broken N", "later N", "die-once PATH", "hang-on SEAT", "name", "next" (what follows), "until PATH" (is),
+    "busy-until PATH" (that, having answered).
     """
 
     def __init__(self, seat: Seat) -> None:
@@ -38,9 +39,12 @@ class Obedient:
             time.sleep(0.05)
         elif word == "next":
             done(self.expected)
-        elif word == "pause":  # until what follows the next task is there
+        elif word == "until":
+            wait_for(Path(rest))
+            done("over")
+        elif word == "busy-until":
             done(None)
-            time.sleep(1.0)
+            wait_for(Path(rest))
         elif word == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         elif word == "die-once":
@@ -64,6 +68,11 @@ class Obedient:
     def close(self) -> None:
         for t in self.threads:
             t.join()
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
 
 
 def obedient(seat: Seat) -> Obedient:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,9 +40,23 @@ def test_work_is_shared() -> None:
     assert set(results(["name"] * 20, 2).values()) == {"worker 0", "worker 1"}
 
 
-def test_a_worker_is_told_what_follows() -> None:
-    assert results(["pause", "next", "square 3"], 1)[1] == ["square 3"]
-    assert results(["pause", "next"], 1)[1] == []
+@pytest.mark.parametrize("after", [["square 3"], []])
+def test_a_worker_is_told_what_follows(tmp_path: Path, after: list[str]) -> None:
+    """It is busy until the last task is sent: with its first answer a worker gets the next but one."""
+    tasks = [f"busy-until {tmp_path}/sent", "next", *after]
+    with LocalPool(obedient, [Seat("worker 0")]) as pool:
+        [place] = pool._places
+        send = place.send
+
+        def watched(number: int, task: str) -> None:
+            send(number, task)
+            if task == tasks[-1]:
+                (tmp_path / "sent").touch()
+
+        place.send = watched  # type: ignore[method-assign]
+        found = {e.task: e for e in pool.run(tasks)}
+    assert isinstance(found[1], Finished)
+    assert found[1].value == after
 
 
 def test_each_worker_starts_with_its_seats_variables_and_the_parents_stay() -> None:
@@ -76,10 +91,31 @@ def test_what_was_running_beside_the_one_that_died_is_done_again() -> None:
 
 
 def test_a_hang_is_ended_after_the_limit_and_costs_one_task() -> None:
-    found = results(["hang", "square 2", "square 3"], 1, limit_s=1.0)
+    found = results(["hang", "square 2", "square 3"], 1, limit_s=4.0)
     assert isinstance(found[0], Lost)
-    assert "no sign of life for 1 s" in found[0].reason
+    assert "no sign of life for 4 s" in found[0].reason
     assert (found[1], found[2]) == (4, 9)
+
+
+def test_what_passes_while_this_process_is_stopped_is_no_silence_of_its_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-Z, or a scheduler that suspends the job: the workers are stopped with it, in the middle of their tasks."""
+    monotonic, stopped_s = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + stopped_s[0])
+    with LocalPool(obedient, [Seat("worker 0")], limit_s=60.0) as pool:
+        [place] = pool._places
+        overdue = place.overdue
+
+        def watched(limit_s: float | None) -> bool:
+            if not place.held.get(1):  # whether it is begun
+                return overdue(limit_s)
+            stopped_s[0] = 1000.0
+            found = overdue(limit_s)
+            (tmp_path / "looked").touch()
+            return found
+
+        place.overdue = watched  # type: ignore[method-assign]
+        events = list(pool.run(["square 3", f"until {tmp_path}/looked"]))
+    assert events == [Finished(0, "worker 0", 9), Finished(1, "worker 0", "over")]
 
 
 def test_a_broken_device_is_replaced_and_its_failure_kept() -> None:
@@ -101,10 +137,8 @@ def test_a_worker_that_cannot_start_says_why_before_anything_runs() -> None:
 
 
 def test_leaving_early_ends_the_workers() -> None:
-    before = time.monotonic()
     with LocalPool(obedient, [Seat("a"), Seat("b")]) as pool:
         places = [p.process for p in pool._places]
         for _ in pool.run(["square 1", "hang", "hang"]):
             break
-    assert not any(p.is_alive() for p in places)
-    assert time.monotonic() - before < 60
+    assert [p.exitcode for p in places] == [-signal.SIGKILL] * 2  # not waited for until they end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,24 @@ class Waiting:
         """No worker is left for what waits."""
         while self._numbers:
             yield Lost(self._numbers.popleft(), "", "no worker is left: each died and could not be started again")
+
+
+class Clock:
+    """Seconds of listening to workers. What passes while this process is stopped (Ctrl-Z, a scheduler that suspends a job), or has other
+    work, is no silence of theirs: between two readings twice the longest wait counts at most.
+
+    limit_s   of silence
+    moment_s  what one wait may take
+    """
+
+    def __init__(self, limit_s: float | None) -> None:
+        self.moment_s = 1.0 if limit_s is None else max(0.05, min(1.0, limit_s / 4))
+        self._read, self._listened = time.monotonic(), 0.0
+
+    def now(self) -> float:
+        before, self._read = self._read, time.monotonic()
+        self._listened += min(self._read - before, 2 * self.moment_s)
+        return self._listened
 
 
 class Place(Protocol):

@@ -18,7 +18,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from accuracy_eval.engine.dealing import AHEAD, Pool, Waiting
+from accuracy_eval.engine.dealing import AHEAD, Clock, Pool, Waiting
 from accuracy_eval.engine.work import Broken, Event, Finished, Seat, Start
 from accuracy_eval.errors import EngineError, described
 from accuracy_eval.leaving import leave
@@ -36,13 +36,13 @@ class LocalPool(Pool["_Place"]):
     """
 
     def __init__(self, start: Start, seats: Sequence[Seat], *, limit_s: float | None = None) -> None:
-        self._limit = limit_s
-        super().__init__([_Place(seat, start) for seat in seats], START_S)
+        self._limit, self._clock = limit_s, Clock(limit_s)
+        super().__init__([_Place(seat, start, self._clock) for seat in seats], START_S)
 
     def _listen(self, waiting: Waiting) -> Iterator[Event]:
         """What comes within the next moment."""
         places = {p.conn: p for p in self._places if p.conn is not None}
-        for conn in wait(list(places), timeout=self._moment()):
+        for conn in wait(list(places), timeout=self._clock.moment_s):
             place = places[conn]  # type: ignore[index]
             try:
                 yield from place.take()
@@ -53,9 +53,6 @@ class LocalPool(Pool["_Place"]):
                 place.kill()
                 reason = f"no sign of life for {self._limit:g} s" if place.greeted else f"did not start within {START_S:.0f} s"
                 yield from self._replace(place, reason, waiting)
-
-    def _moment(self) -> float:
-        return 1.0 if self._limit is None else max(0.05, min(1.0, self._limit / 4))
 
     def _replace(self, place: _Place, reason: str, waiting: Waiting) -> Iterator[Event]:
         started, unstarted = place.drop()
@@ -75,8 +72,8 @@ class LocalPool(Pool["_Place"]):
 class _Place:
     """A seat, the process that has it now, and the tasks it holds."""
 
-    def __init__(self, seat: Seat, start: Start) -> None:
-        self.seat, self._start = seat, start
+    def __init__(self, seat: Seat, start: Start, clock: Clock) -> None:
+        self.seat, self._start, self._clock = seat, start, clock
         self.conn: Connection | None = None
         self.process: Any = None
         self.hello: Any = None
@@ -104,15 +101,16 @@ class _Place:
         theirs.close()
         self.ready = self.greeted = False
         self.starts += 1
-        self._heard = time.monotonic()
+        self._heard = self._clock.now()
 
     def greet(self, within_s: float) -> None:
         """Wait for hello. EngineError with the worker's own words when it cannot start."""
         assert self.conn is not None
-        until = self._heard + within_s
         while not self.ready:
-            if not self.conn.poll(max(0.0, until - time.monotonic())):
-                raise EngineError(f"{self.seat.name}: the worker did not start within {within_s:.0f} s")
+            if not self.conn.poll(self._clock.moment_s):
+                if self._clock.now() - self._heard > within_s:
+                    raise EngineError(f"{self.seat.name}: the worker did not start within {within_s:.0f} s")
+                continue
             try:
                 list(self.take())
             except (EOFError, OSError):
@@ -121,7 +119,7 @@ class _Place:
     def send(self, number: int, task: Any) -> None:
         assert self.conn is not None
         if not self.held:
-            self._heard = time.monotonic()
+            self._heard = self._clock.now()
         self.held[number] = False
         with contextlib.suppress(OSError):  # it has just died: reading from it will say so
             self.conn.send((number, task))
@@ -130,7 +128,7 @@ class _Place:
         """The next message. EOFError when the worker has ended."""
         assert self.conn is not None
         kind, *rest = self.conn.recv()
-        self._heard = time.monotonic()
+        self._heard = self._clock.now()
         if kind == "hello":
             self.hello, self.ready, self.greeted, self.starts = rest[0], True, True, 0
         elif kind == "begun":
@@ -154,7 +152,7 @@ class _Place:
     def overdue(self, limit_s: float | None) -> bool:
         if not self.alive:
             return False
-        silent = time.monotonic() - self._heard
+        silent = self._clock.now() - self._heard
         return silent > START_S if not self.ready else bool(self.held) and limit_s is not None and silent > limit_s
 
     def drop(self) -> tuple[list[int], list[int]]:

@@ -11,14 +11,13 @@ import contextlib
 import os
 import pickle
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from accuracy_eval.engine.dealing import AHEAD, Pool, Waiting
+from accuracy_eval.engine.dealing import AHEAD, Clock, Pool, Waiting
 from accuracy_eval.engine.work import Broken, Event, Finished, Seat, Start
 from accuracy_eval.errors import EngineError, MissingDependency, UsageError, described
 
@@ -151,14 +150,13 @@ class RayPool(Pool["_Place"]):
 
     def __init__(self, start: Start, seats: Sequence[ClusterSeat], *, limit_s: float | None = None, start_s: float = START_S) -> None:
         self._ray = _ray()
-        self._limit = limit_s
-        super().__init__([_Place(self._ray, seat, pickle.dumps((start, seat))) for seat in seats], start_s)
+        self._limit, self._clock = limit_s, Clock(limit_s)
+        super().__init__([_Place(self._ray, seat, pickle.dumps((start, seat)), self._clock) for seat in seats], start_s)
 
     def _listen(self, waiting: Waiting) -> Iterator[Event]:
         """What comes within the next moment."""
         places = {ref: p for p in self._places for ref in p.expected()}
-        moment = 1.0 if self._limit is None else max(0.05, min(1.0, self._limit / 4))
-        ready, _ = self._ray.wait(list(places), num_returns=1, timeout=moment)
+        ready, _ = self._ray.wait(list(places), num_returns=1, timeout=self._clock.moment_s)
         for ref in ready:
             try:
                 yield from places[ref].take(ref)
@@ -207,8 +205,8 @@ class _Place:
     An actor that dies takes messages with it, so that the next task is sent only when the last is known to have left the worker's hands.
     """
 
-    def __init__(self, ray: Any, seat: ClusterSeat, packed: bytes) -> None:
-        self.seat, self._ray, self._packed = seat, ray, packed
+    def __init__(self, ray: Any, seat: ClusterSeat, packed: bytes, clock: Clock) -> None:
+        self.seat, self._ray, self._packed, self._clock = seat, ray, packed, clock
         self._actor: Any = None
         self._greeting: Any = None
         self._node = ""
@@ -231,12 +229,13 @@ class _Place:
         variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"), **self.seat.environment}
         self._actor = self._ray.remote(_Actor).options(**self.seat.options()).remote(variables, self._packed)
         self._greeting = self._actor.hello.remote()
-        self._heard, self.ready = time.monotonic(), False
+        self._heard, self.ready = self._clock.now(), False
 
     def greet(self, within_s: float) -> None:
         """Wait for hello. EngineError with the worker's own words when it cannot start."""
-        left = max(0.0, self._heard + within_s - time.monotonic())
-        if not self._ray.wait([self._greeting], timeout=left)[0]:
+        while not self._ray.wait([self._greeting], timeout=self._clock.moment_s)[0]:
+            if self._clock.now() - self._heard <= within_s:
+                continue
             has = ", ".join(f"{v:g} {k}" for k, v in sorted(self._ray.cluster_resources().items()) if not k.startswith(("node:", "object")))
             raise EngineError(f"{self.seat.name}: no node gave it {self.seat} within {within_s:.0f} s; the cluster has {has}")
         try:
@@ -246,7 +245,7 @@ class _Place:
 
     def send(self, number: int, task: Any) -> None:
         if not self.held:
-            self._heard = time.monotonic()
+            self._heard = self._clock.now()
         self.held[number] = _Held(self._actor.begin.remote(number, task), self._actor.result.remote(number))
 
     def expected(self) -> Iterator[Any]:
@@ -261,7 +260,7 @@ class _Place:
     def take(self, ref: Any) -> Iterator[Event]:
         """What an answer means. RayError when the actor has ended."""
         value = self._ray.get(ref)
-        self._heard = time.monotonic()
+        self._heard = self._clock.now()
         if ref == self._greeting:
             self.hello, self._node, host = value
             self.where, self.ready = f"{self.seat.name} on {host}", True
@@ -275,7 +274,7 @@ class _Place:
     def overdue(self, limit_s: float | None, start_s: float) -> bool:
         if not self.alive:
             return False
-        silent = time.monotonic() - self._heard
+        silent = self._clock.now() - self._heard
         return silent > start_s if not self.ready else bool(self.held) and limit_s is not None and silent > limit_s
 
     def drop(self) -> tuple[list[Event], list[int]]:
