@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, Error, sync_playwright
+from playwright.sync_api import Browser, Error, expect, sync_playwright
 
 NAMES = ("chromium-headless-shell", "chromium", "google-chrome")
+LIMIT_MS = 120_000  # until a page does what a test waits for; a busy machine takes a while
+expect.set_options(timeout=LIMIT_MS)
 MISSING = "a headless Chromium is needed to look at pages: sh tools/system-packages.sh"
 
 

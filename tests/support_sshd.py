@@ -66,7 +66,7 @@ class Server:
         for pid in (self.process.pid, *_descendants(self.process.pid)[::-1]):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
     @property
     def label(self) -> str:
@@ -160,7 +160,7 @@ def running_sshd(
         yield server
     finally:
         server.process.terminate()
-        server.process.wait(10)
+        server.process.wait(60)
 
 
 def _free_port() -> int:
@@ -170,13 +170,13 @@ def _free_port() -> int:
 
 
 def _answers(server: Server) -> bool:
-    """Whether the server greets within 30 s; False as soon as it has ended."""
-    deadline = time.monotonic() + 30
+    """Whether the server greets within 120 s; False as soon as it has ended."""
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and server.process.poll() is None:
         with suppress(OSError), socket.create_connection((server.address, server.port), 5) as s:
             if s.recv(4) == b"SSH-":
                 return server.process.poll() is None
         time.sleep(0.02)
     server.process.kill()
-    server.process.wait(10)
+    server.process.wait(60)
     return False

@@ -247,7 +247,7 @@ def test_kill_at_any_moment_loses_at_most_the_cases_in_flight(tmp_path):
     command = [sys.executable, "-m", "accuracy_eval", "dump", "smoke", "--op", "gemm", "--device", "reference", "-o", str(out), "-q"]
     total = len([c for c in load_suite("smoke").cases if c.op == "gemm"])
     process = subprocess.Popen(command)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(list((tmp_path / "a.h5.parts").glob("*.h5"))) < 5:
         assert time.monotonic() < deadline
         assert process.poll() is None
@@ -269,13 +269,13 @@ def test_an_interrupted_dump_says_how_to_go_on(tmp_path, workers):
     out = tmp_path / "a.h5"
     command = ["dump", "smoke", "--op", "gemm", "--device", "reference", "-o", str(out), *workers]
     process = subprocess.Popen([*HEARING, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(list((tmp_path / "a.h5.parts").glob("*.h5"))) < 5:
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=300)[1]
     assert process.returncode == 130
     assert f"what is done so far is kept in {out}.parts; the same command with --resume goes on from there" in said
     assert run([*command, "--resume", "-q"]) == 0

@@ -52,7 +52,7 @@ def test_a_device_that_is_faster_than_the_disk_is_few_cases_ahead(tmp_path: Path
     def write(*args: Any, **options: Any) -> Path:
         if first.acquire(blocking=False):
             Timer(0.5, look).start()
-        assert disk_goes_on.wait(30)
+        assert disk_goes_on.wait(300)
         written.append(write_part(*args, **options))
         return written[-1]
 

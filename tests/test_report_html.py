@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from support_browser import chromium
+from support_browser import LIMIT_MS, chromium
 from support_results import (
     CPU,
     H200,
@@ -50,7 +50,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Opened]:
     def open_page(results: Results, *, forms: tuple[str, ...] = ("html",), address: str = "", **more: object) -> Page:
         write_reports(results, tmp_path, forms)
         context = browser.new_context(**more)  # type: ignore[arg-type]
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(LIMIT_MS)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))

@@ -22,7 +22,7 @@ def convert(workbook: Path, form: str, folder: Path) -> Path:
         pytest.fail(MISSING)
     profile = (folder / "profile").as_uri()
     command = [soffice, f"-env:UserInstallation={profile}", "--headless", "--convert-to", form, "--outdir", str(folder), str(workbook)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     made = folder / f"{workbook.stem}.{form.split(':')[0]}"
     assert made.exists(), done.stdout + done.stderr
     return made

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("no_agent")
 
 
 def await_file(path: Path) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while not path.exists():
         assert time.monotonic() < deadline, path
         time.sleep(0.01)
@@ -182,7 +182,7 @@ def test_a_file_that_changes_while_it_is_fetched_is_found(server: Server, tmp_pa
     def progress(done: int, total: int) -> None:
         if done > 8 * MiB and not changed:
             changed.append(done)
-            assert digested.wait(30)
+            assert digested.wait(300)
             with source.open("r+b") as f:
                 f.seek(-7, 2)
                 f.write(b"changed")
@@ -212,7 +212,7 @@ def test_a_line_that_goes_silent_is_given_up_after_the_time_out(server: Server, 
     with CuttingProxy(server.port, 2 * MiB, direction, stall=True) as proxy:
         server.know(proxy.port)
         with pytest.raises(Interrupted, match=r"no answer in time \(timed out\); .*run again to go on from here"):
-            move(server, direction, source, target, proxy.port, method=method, timeout_s=0.5)
+            move(server, direction, source, target, proxy.port, method=method, timeout_s=2.0)
         assert proxy.cuts == 1
     server.know()
     assert target.with_name("b.part").stat().st_size < 16 * MiB
@@ -245,7 +245,7 @@ def test_a_locked_key_signs_in_through_the_agent_without_a_question(
     finally:
         keys.write_text(before)
         agent.send_signal(signal.SIGTERM)
-        agent.wait(10)
+        agent.wait(60)
     assert result.sha256 == sha256_of(tmp_path / "b")
 
 

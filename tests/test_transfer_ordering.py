@@ -83,7 +83,7 @@ def test_the_end_of_input_goes_before_the_answer_to_a_close(server: Server, tmp_
         pipe.close_input()
         assert pipe.read() == b""
         pipe.close()
-        assert answered.wait(20)
+        assert answered.wait(300)
         assert sent == [MSG_CHANNEL_EOF, MSG_CHANNEL_CLOSE]
         assert run(session, "echo alive") == (0, b"alive\n", b"")
 

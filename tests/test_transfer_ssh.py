@@ -514,7 +514,7 @@ def test_a_key_of_the_agent_signs_in(server: Server, tmp_path: Path, monkeypatch
         transfer([str(_file(tmp_path / "a", 10))], server.at(tmp_path / "far" / "a"), options=server.options(identity_files=()))
     finally:
         agent.send_signal(signal.SIGTERM)
-        agent.wait(10)
+        agent.wait(60)
     assert files_of(tmp_path / "far") == {"a": _data(10)}
 
 
@@ -585,10 +585,11 @@ def test_a_host_that_never_answers_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        port = s.getsockname()[1]
-    with pytest.raises(TransferError) as e:
-        transfer([str(_file(tmp_path / "a", 1))], f"ssh://127.0.0.1:{port}/x", options=Options(config_file=Path(os.devnull)))
+    with socket.socket() as held:  # nobody else gets the port, and nobody listens
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        with pytest.raises(TransferError) as e:
+            transfer([str(_file(tmp_path / "a", 1))], f"ssh://127.0.0.1:{port}/x", options=Options(config_file=Path(os.devnull)))
     remedy = "check that `ssh` reaches the host by the same name"
     assert str(e.value) == f"{getpass.getuser()}@127.0.0.1:{port}: connecting: [Errno 111] Connection refused; {remedy}"
 
