@@ -128,6 +128,12 @@ def _next_word(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
     return inputs["weight"].codes[(inputs["ids"].codes + 1) % len(inputs["weight"].codes)]
 
 
+def _group_before(inputs: Inputs, codes: Codes, fmt: str) -> Codes:
+    """A grouped product, layout nt, of groups of as many rows each, with the B of the group before."""
+    a, b = (decode(inputs[n].codes, inputs[n].format) for n in "ab")
+    return encode((a.reshape(len(b), -1, a.shape[1]) @ np.roll(b, 1, axis=0).swapaxes(1, 2)).reshape(codes.shape), fmt)
+
+
 def _rank_times(rank: int, times: float) -> Change:
     """The sum over ranks with what one gave so many times."""
 
@@ -237,6 +243,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted("range-violation", _special("sigmoid"), "result", _at((37,), 1.0001)),
     Planted("tail-flush", _special("exp"), "result", _tail_cut),
     Planted("negative-zero", _cast("float32", "bfloat16", "negative-zero"), "y", _negative_zeros_lost),
+    Planted("wrong-group", make_case("grouped_gemm", tuple(zip("gmnk", (3, 24, 32, 48), strict=True)), layout="nt"), "d", _group_before),
     Planted("lost-rank", make_case("all_reduce", RANKS, format="bfloat16"), "y", _rank_times(2, 0.0)),
     Planted("doubled-rank", make_case("all_reduce", RANKS, format="bfloat16", seed=1), "y", _rank_times(2, 2.0)),
     Planted("rank-order", make_case("all_gather", RANKS, format="bfloat16"), "y", _blocks_turned),

@@ -98,7 +98,8 @@ def _unquantised(case: Case, inputs: Inputs, output: str, group: Group) -> Gemm:
     return Gemm(left, right, "nt")
 
 
-def _products(case: Case, inputs: Inputs, output: str) -> tuple[Product, ...]:
+def products_of(case: Case, inputs: Inputs, output: str) -> tuple[Product, ...]:
+    """The product of every group that has rows."""
     groups = [g for g in groups_in(inputs) if g.stop > g.start]
     return tuple(Product(_problem(case, inputs, output, g), (g.number,) if output == "db" else (slice(g.start, g.stop),)) for g in groups)
 
@@ -198,7 +199,7 @@ GROUPED = OpSpec(
     outputs=_outputs,
     torch=_torch,
     reference=_reference,
-    products=_products,
+    products=products_of,
     contract=_contract,
     layouts=LAYOUTS,
     recipes=("", *quantised.GEMM_RECIPES),
