@@ -29,6 +29,13 @@ def test_smoke_fits_seventeen_workbooks_and_covers_every_op_and_wide_format():
     assert {"float64", "float32", "tfloat32", "float16", "bfloat16"} <= {c.format for c in cases}
 
 
+def test_the_attention_of_four_models_is_there_in_both_formats_and_directions():
+    cases = load_suite("turbo-attention").cases
+    assert len(cases) == 4 * 2 * 2 * 2
+    assert {(c.dims["h"], c.dims["g"], c.dims["s"]) for c in cases} == {(32, 32, 4096), (64, 8, 4096), (32, 8, 8192), (64, 8, 8192)}
+    assert all(c.dims["d"] == 128 and c.dims["s"] == c.dims["t"] and c.option("causal", False) for c in cases)
+
+
 def test_every_rank_of_experts_has_two_grouped_products():
     whole = load_suite("experts", huge=True)
     # 9 models divide by 32, 16 and 8, three by 8 alone; 6 numbers of rows; two projections
