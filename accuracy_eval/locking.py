@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 TRIES = 100  # each needs another process that ends in the moment between opening and locking
@@ -27,6 +28,18 @@ def locked(path: Path, opened: Callable[[], int]) -> int:
             raise
         os.close(descriptor)
     raise BlockingIOError(f"{path}: is not what was opened there, {TRIES} times")
+
+
+@contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """The block has the folder to itself among those that ask for it like this: others wait, where the file system has locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_at(descriptor: int, path: Path) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -136,12 +136,13 @@ class _Writer:
         self._whole = True
 
     def __enter__(self) -> _Writer:
-        self._file = tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=".unfinished-", delete=False)
+        self._unfinished = self._path.with_name(f".unfinished-{secrets.token_hex(8)}")
+        self._file = self._unfinished.open("xb")  # as others may read it: a temporary file of the library's is its owner's alone
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        Path(self._file.name).unlink(missing_ok=True)
+        self._unfinished.unlink(missing_ok=True)
 
     def add(self, first_row: int, values: NDArray[np.float64] | None) -> None:
         if values is None:  # a reference without budgets is not kept: there is nothing to join its values with
@@ -158,7 +159,7 @@ class _Writer:
         footer = _plain({"identity": self._identity, "columns": self._columns, "panels": self._panels})
         self._write(footer + len(footer).to_bytes(8, "little") + MARK)
         self._file.flush()
-        os.replace(self._file.name, self._path)
+        os.replace(self._unfinished, self._path)
 
     def _write(self, data: Any) -> None:
         try:

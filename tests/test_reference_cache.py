@@ -207,6 +207,12 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
         ReferenceCache(tmp_path / "file")
 
 
+def test_whoever_may_read_the_folder_may_read_its_entries(dumps, tmp_path):
+    (tmp_path / "plain").write_text("")
+    compare_dumps(*dumps, reference_cache=tmp_path / "cache")
+    assert {p.stat().st_mode for p in entries(tmp_path / "cache")} == {(tmp_path / "plain").stat().st_mode}
+
+
 def test_two_processes_may_share_the_folder(dumps, tmp_path):
     arguments = [sys.executable, "-m", "accuracy_eval", "compare", *map(str, dumps), "--reference-cache", str(tmp_path / "cache"), "-q"]
     running = [subprocess.Popen([*arguments, "--to", "json", "-o", str(tmp_path / str(i))]) for i in range(2)]

@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from support_results import gemm_results, hostile_results, passing_results
 
 from accuracy_eval.errors import FileError, UsageError
+from accuracy_eval.locking import in_turn
 from accuracy_eval.report import WRITERS, write_reports
-from accuracy_eval.report.files import MANIFEST, MAX_STEM, file_stem, unique_stems
+from accuracy_eval.report.files import MANIFEST, MAX_STEM, file_stem, publish, unique_stems
 
 
 @pytest.mark.parametrize("form", WRITERS)
@@ -50,6 +52,25 @@ def test_failing_writer_leaves_the_earlier_report_as_it_was(tmp_path: Path, monk
     with pytest.raises(RuntimeError, match="in the middle"):
         write_reports(gemm_results(), tmp_path, ("json", "xlsx"))
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_two_reports_of_one_folder_are_placed_one_after_the_other(tmp_path: Path) -> None:
+    """Each removes what the one before has left behind: at once, they would remove each other's."""
+    written = Event()
+
+    def write(folder: Path) -> list[Path]:
+        (folder / "a.txt").write_text("a")
+        written.set()
+        return [folder / "a.txt"]
+
+    with in_turn(tmp_path):
+        other = Thread(target=publish, args=(tmp_path, {"text": write}))
+        other.start()
+        assert written.wait(300)
+        other.join(0.2)
+        assert not (tmp_path / "a.txt").exists()
+    other.join()
+    assert (tmp_path / "a.txt").read_text() == "a"
 
 
 def test_workbooks_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from accuracy_eval.errors import FileError
+from accuracy_eval.locking import in_turn
 
 K = TypeVar("K")
 MANIFEST = ".accuracy-eval-report.json"  # form -> {file name: sha256} of what was written here last
@@ -25,17 +26,18 @@ def publish(directory: Path, writers: Mapping[str, Callable[[Path], list[Path]]]
     """Run every writer in a temporary folder inside `directory`, then rename all files into place and drop stale ones."""
     with _aside(directory) as folder:
         written = {form: write(folder) for form, write in writers.items()}
-        before = _manifest(directory)
-        after = before | {form: {file.name: _digest(file) for file in files} for form, files in written.items()}
-        placed = [_place(file, directory) for files in written.values() for file in files]
-        kept = {name for digests in after.values() for name in digests}
-        for form in written:
-            for name, digest in before.get(form, {}).items():
-                if name not in kept and _digest(directory / name) == digest:
-                    (directory / name).unlink()
-        record = folder / MANIFEST
-        record.write_text(json.dumps(after, indent=1, sort_keys=True) + "\n", "utf-8")
-        _place(record, directory)
+        with in_turn(directory):  # what another report has just placed there is not what is stale here
+            before = _manifest(directory)
+            after = before | {form: {file.name: _digest(file) for file in files} for form, files in written.items()}
+            placed = [_place(file, directory) for files in written.values() for file in files]
+            kept = {name for digests in after.values() for name in digests}
+            for form in written:
+                for name, digest in before.get(form, {}).items():
+                    if name not in kept and _digest(directory / name) == digest:
+                        (directory / name).unlink()
+            record = folder / MANIFEST
+            record.write_text(json.dumps(after, indent=1, sort_keys=True) + "\n", "utf-8")
+            _place(record, directory)
     return placed
 
 
