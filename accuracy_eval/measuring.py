@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from accuracy_eval.claims import Claims
 from accuracy_eval.diagnose import rows_of
-from accuracy_eval.formats import encode
+from accuracy_eval.formats import encode, get_format
 from accuracy_eval.gates import Gate
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.meter import Meter
+from accuracy_eval.metrics.rounding_bias import RoundingMeter
 from accuracy_eval.metrics.total import TotalMeter
 from accuracy_eval.ops.spec import Panel, Reference, row_blocks, rows_and_columns
 from accuracy_eval.records import Coded
@@ -179,6 +180,8 @@ class _SideMeters:
         self.truth = [against_truth() for _ in side.variants]
         self.rounded = [_between_codes(shape, fmt, tolerances) for _ in side.variants] if rounded else []
         self._total = [TotalMeter(rows_and_columns(shape)[0], fmt) for _ in side.variants]
+        columns, narrow = rows_and_columns(shape)[1], get_format(fmt).kind == "float" and get_format(fmt).bits == 16
+        self._alike = [RoundingMeter(columns, fmt, reference.alike) for _ in side.variants if narrow and reference.alike]
         of_whole = reference.shared or (lambda codes: {})
         self._shared = [of_whole(rows(0, rows_and_columns(shape)[0])) for rows in side.variants]
         self._exempt = 0
@@ -190,6 +193,9 @@ class _SideMeters:
         self._exempt += max(counts)
         for m, c in zip(self.truth, settled, strict=True):
             m.update(first, c, panel.values, panel.budget, panel.typical)
+        if self._alike and panel.budget is not None:
+            for r, c in zip(self._alike, codes, strict=True):
+                r.update(c, panel.values, panel.budget)
         if self.rounded:
             for m, c in zip(self.rounded, settled, strict=True):
                 m.update(first, c, rounded)
@@ -202,10 +208,14 @@ class _SideMeters:
         """What the panels so far have shown."""
         reference = self._reference
         truth = tuple(m.result() for m in self.truth)
+        alike = [r.result() for r in self._alike] or [{} for _ in truth]
         return Found(
             truth,
             tuple(m.result() for m in self.rounded) or truth,
-            tuple({**(t.result() if reference.unquantised else {}), **m} for t, m in zip(self._total, self._shared, strict=True)),
+            tuple(
+                {**(t.result() if reference.unquantised else {}), **m, **r}
+                for t, m, r in zip(self._total, self._shared, alike, strict=True)
+            ),
             seen.expected, seen.resolution, reference.kind == "codes", seen.budget,
             (self._exempt, reference.exempt.why if reference.exempt else ""),
             seen.unbounded, seen.trivial, reference.problem,

@@ -158,6 +158,8 @@ DERIVED: dict[str, Metric] = {
                "lower", "0.00", factor="all weights"),
         Metric("smoothing_factor", "the same of the factor of the label smoothing in it", "", "lower", "0.00",
                factor="the label smoothing"),
+        Metric("rounding_bias", "code steps by which 16-bit elements lie further from zero than the rounded reference, or nearer, in the "
+               "mean, less eight standard errors of it", "ulp", "lower", "0.00"),
         Metric("saturated_actual", "elements at the largest magnitude their format has", "elements", "info", COUNT),
         Metric("saturated_expected", "elements that a correct quantiser puts there", "elements", "info", COUNT),
     )

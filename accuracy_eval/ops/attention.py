@@ -15,6 +15,7 @@ from accuracy_eval.cpu_ref.attention import Attention, Result, backward, forward
 from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.errors import UnsupportedCase
 from accuracy_eval.formats import Values, decode
+from accuracy_eval.metrics.rounding_bias import Alike
 from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.spec import (
     FLOATS,
@@ -187,11 +188,13 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
     def computed() -> dict[str, Result]:
         return forward(problem) if case.direction == "fwd" else backward(problem, values(case, inputs, "grad_out"))
 
-    return references(case, _outputs(case, encoding), contract, computed)
+    return references(case, _outputs(case, encoding), contract, computed, alike="lines")
 
 
-def references(case: Case, outputs: Sequence[Output], contract: str, compute: Callable[[], dict[str, Result]]) -> dict[str, Reference]:
-    """References of outputs that one computation gives by name, on bhsd tensors; it runs once, when the first is read."""
+def references(
+    case: Case, outputs: Sequence[Output], contract: str, compute: Callable[[], dict[str, Result]], *, alike: Alike | None = None
+) -> dict[str, Reference]:
+    """References of outputs that one computation gives by name, on bhsd tensors; it runs once, when the first is read. alike: theirs."""
     found = lru_cache(maxsize=1)(compute)
 
     def laid_out(output: Output, x: Any) -> Any:
@@ -209,7 +212,7 @@ def references(case: Case, outputs: Sequence[Output], contract: str, compute: Ca
 
     def reference(output: Output) -> Reference:
         exempt = reaching(partial(reach, output), output.format)
-        return Reference("values", output.format, output.shape, contract, partial(panels, output), exempt=exempt)
+        return Reference("values", output.format, output.shape, contract, partial(panels, output), exempt=exempt, alike=alike)
 
     return {o.name: reference(o) for o in outputs}
 

@@ -134,7 +134,8 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
         (y,) = outputs
         epilogue = epilogue_of(case, inputs, y.format)
         exempt = reaching(partial(epilogue_reach, problem, epilogue, contract), y.format) if contract else None
-        return {"y": Reference("values", y.format, y.shape, contract, partial(_forward, problem, epilogue, contract), exempt=exempt)}
+        forward = partial(_forward, problem, epilogue, contract)
+        return {"y": Reference("values", y.format, y.shape, contract, forward, exempt=exempt, alike="elements")}
     grad = inputs["grad_y"]
 
     @lru_cache(maxsize=1)
@@ -150,7 +151,7 @@ def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) ->
             output.format,
             lambda: undetermined(output.name, problem, flow()),
         )
-        return Reference("values", output.format, output.shape, contract, lambda: panels(output), exempt=exempt)
+        return Reference("values", output.format, output.shape, contract, lambda: panels(output), exempt=exempt, alike="lines")
 
     return {o.name: reference(o) for o in outputs}
 

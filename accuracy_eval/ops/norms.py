@@ -84,7 +84,7 @@ def _reference(centred: bool, case: Case, inputs: Inputs, encoding: Encoding, co
 
         return reaching(lambda: results()[output.name].reach().rows, output.format, undetermined)
 
-    return whole(_outputs(centred, case, encoding), contract, parts, exempt=exempt)
+    return whole(_outputs(centred, case, encoding), contract, parts, exempt=exempt, alike="lines")
 
 
 def _refuse(case: Case) -> str | None:

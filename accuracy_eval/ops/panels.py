@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.cpu_ref import gemm
 from accuracy_eval.formats import Codes, Values
+from accuracy_eval.metrics.rounding_bias import Alike
 from accuracy_eval.ops.spec import Exempt, Output, Panel, Reference, bounded, row_blocks, rows_and_columns
 
 Part = tuple[Values, Values]  # values and how far off they may be before they are rounded, of one shape
@@ -81,14 +82,18 @@ def whole(
     compute: Callable[[], Mapping[str, Part]],
     *,
     exempt: Callable[[Output], Exempt | None] = lambda output: None,
+    alike: Alike | None = None,
 ) -> dict[str, Reference]:
-    """References of outputs that one computation gives by name, each in its own shape; it runs once, when the first is read."""
+    """References of outputs that one computation gives by name, each in its own shape; it runs once, when the first is read.
+
+    exempt, alike  of the references
+    """
     once = cache(compute)
 
     def reference(output: Output) -> Reference:
         def panels() -> Iterator[Panel]:
             yield Panel(0, *(v.reshape(rows_and_columns(output.shape)) for v in bounded(*once()[output.name])))
 
-        return Reference("values", output.format, output.shape, contract, panels, exempt=exempt(output))
+        return Reference("values", output.format, output.shape, contract, panels, exempt=exempt(output), alike=alike)
 
     return {o.name: reference(o) for o in outputs}

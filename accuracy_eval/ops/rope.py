@@ -85,7 +85,7 @@ def _reach(case: Case, inputs: Inputs, fmt: str) -> Reach:
 def _reference(case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     (output,) = _outputs(case, encoding)
     exempt = reaching(partial(_reach, case, inputs, output.format), output.format)
-    return whole((output,), contract, lambda: {output.name: _turned(case, inputs)}, exempt=lambda _: exempt)
+    return whole((output,), contract, lambda: {output.name: _turned(case, inputs)}, exempt=lambda _: exempt, alike="elements")
 
 
 ROPE = OpSpec(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from accuracy_eval.cpu_ref.reach import Reach, reached
 from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.formats import Format, Values, concrete, get_family, get_format
+from accuracy_eval.metrics.rounding_bias import Alike
 from accuracy_eval.records import Case, Coded, OptionValue
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class Reference:
     unquantised the result of the operands before they were quantised, float64, in panels of the same rows: what total error is
                 measured against; None where nothing was quantised, or the operands are not known
     source      the product of the unquantised operands, where it is one
+    alike       which elements of a 16-bit output may be rounded alike, where their last rounding is to nearest and those before it are
+                no more than each element's or line's own (metrics.rounding_bias); None: not said
     shared      (codes of the whole 2-D view) -> what many elements have in common, metrics of metrics.registry.DERIVED; None: not known
     """
 
@@ -133,6 +136,7 @@ class Reference:
     sample: Callable[[], Sample] | None = None
     unquantised: Callable[[], Iterator[Panel]] | None = None
     source: Gemm | None = None
+    alike: Alike | None = None
     shared: Callable[[NDArray[Any]], Mapping[str, Any]] | None = None
 
 
