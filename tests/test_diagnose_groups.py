@@ -70,6 +70,15 @@ def test_groups_of_quantised_operands_are_named_too(how, recipe):
     assert [x.evidence["how"] for x in side.diagnoses if x.code == "wrong-group"] == ([how] if how else [])
 
 
+def test_rows_of_nan_are_no_groups():
+    k = Known("grouped_gemm", SHAPES[0], format="bfloat16", options={"lens": "zeros", "padding": 8})
+    d = k.truth("d")
+    for rows in (slice(-8, None), slice(0, None)):
+        side = k.judged("d", np.where(np.isin(np.arange(len(d)), np.arange(len(d))[rows])[:, None], np.nan, d))
+        assert "nan-in-actual" in codes_of(side)
+        assert "wrong-group" not in codes_of(side)
+
+
 @every("direction", ["fwd", "bwd"])
 @every("fmt", ["float32", "bfloat16"])
 @every("name", sorted(GROUPED.keys() - MOVED.keys() - EXCHANGED.keys() - {"empty groups are not counted"}))

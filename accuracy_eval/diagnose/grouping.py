@@ -46,8 +46,8 @@ def wrong_group(look: Look) -> Finding | None:
     rows, columns = _places(look, ends), places_of([], look.cols, SAMPLE_COLUMNS)
     at = np.ix_(rows, columns)
     x, truth = (side[at] for side in look.whole)
-    wrong = look.wrong[at]
     finite = np.isfinite(x) & np.isfinite(truth)
+    wrong = look.wrong[at] & finite
     energy = float(np.sum((x - truth)[finite] ** 2))
     if int(wrong.sum()) < FEWEST:
         return None
