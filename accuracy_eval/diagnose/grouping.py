@@ -60,7 +60,7 @@ def wrong_group(look: Look) -> Finding | None:
         off = np.maximum(np.abs(x - truth), np.abs(y - truth))
         told = (wrong | (np.abs(y - truth) > 4 * ulp(truth, look.fmt))) & finite
         near = np.abs(x - y) <= np.maximum(off / 4, 2 * ulp(y, look.fmt))
-        if told.any() and np.sum((x - y)[finite] ** 2) <= REST * energy and near[told].mean() >= EXPLAINED:
+        if np.sum((x - y)[finite] ** 2) <= REST * energy and near[told].mean() >= EXPLAINED:
             found[change.how] = None
     return Finding({"how": next(iter(found))}) if len(found) == 1 else None
 
