@@ -135,6 +135,15 @@ def test_a_result_of_another_size_is_a_shape_mismatch_for_every_op(op, shape):
     assert (c.verdict, c.diagnoses[0].code) == ("FAIL", "shape-mismatch")
 
 
+@pytest.mark.parametrize(("kind", "name"), [(np.nan, "NaN"), (np.inf, "Inf")])
+def test_an_expected_nan_or_inf_that_the_output_has_not_is_told_with_its_index(kind, name):
+    e = np.ones((4, 5), np.float32)
+    e[2, 3] = e[3, 0] = kind
+    found = ae.check(np.ones((4, 5), np.float32), e)
+    assert found.message.splitlines()[0].endswith(f"2 of 20 expected elements are {name} where the output is not, the first at [2, 3]")
+    assert found.diagnoses[0].evidence == {"index": [2, 3], "count": 2}
+
+
 def test_the_message_names_the_element_that_breaks_its_budget_not_the_largest_error():
     a = np.diag([1.0, 1.0, 1.0, 1000.0]).astype(np.float32)
     d = a @ a.T

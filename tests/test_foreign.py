@@ -288,7 +288,7 @@ def test_arrays_of_other_shapes_and_formats_are_told_by_name(tmp_path):
     inf = np.full((4, 4), 1 / 3, np.float32)
     inf[1] = np.inf
     (ended,) = compare_arrays(x, npy(tmp_path, inf, "inf.npy")).tensors
-    assert "4 elements are Inf in inf and not in x" in [d.sentence for d in ended.pairs[0].diagnoses]
+    assert "4 elements are Inf in inf and not in x, the first at [1, 0]" in [d.sentence for d in ended.pairs[0].diagnoses]
     assert half.pairs[0].sentence.startswith("x is float32, half is float16; 16 of 16 elements differ")
 
 

@@ -95,6 +95,16 @@ def test_a_nan_is_counted_before_anything_is_measured() -> None:
     assert m.classes.first_nan_actual_only == 1
 
 
+@pytest.mark.parametrize("kind", [np.nan, np.inf])
+def test_the_first_element_that_only_one_side_has_as_nan_or_inf_is_told_of_either_side(kind: float) -> None:
+    wrong, right = np.ones((300, 400)), np.ones((300, 400))
+    wrong[200, 17] = wrong[299, 399] = kind
+    name = "nan" if np.isnan(kind) else "inf"
+    for m, side, other in ((of(wrong, right), "actual", "expected"), (of(right, wrong), "expected", "actual")):
+        assert getattr(m.classes, f"first_{name}_{side}_only") == 200 * 400 + 17
+        assert getattr(m.classes, f"first_{name}_{other}_only") is None
+
+
 def test_all_zero_output_has_relative_error_one() -> None:
     m = of(np.zeros((4, 6144)), np.full((4, 6144), 1 / 393216), allclose=[(1e-2, 1e-2)])
     assert m.metrics["rel_fro"] == 1.0
@@ -139,7 +149,8 @@ def test_all_nan_arrays_are_equal_and_have_no_numbers() -> None:
 def test_infinities_of_one_sign_are_equal_and_of_two_signs_are_not() -> None:
     m = of([np.inf, -np.inf, np.inf, 1], [np.inf, -np.inf, -np.inf, np.inf], allclose=[(0, 0)])
     assert (m.metrics["mismatch_count"], m.metrics["nonfinite_mismatch"]) == (2, 2)
-    assert (m.classes.inf_actual_only, m.classes.inf_expected_only, m.classes.first_inf_actual_only) == (1, 2, 2)
+    assert (m.classes.inf_actual_only, m.classes.inf_expected_only) == (1, 2)
+    assert (m.classes.first_inf_actual_only, m.classes.first_inf_expected_only) == (2, 2)
     assert m.metrics["allclose_violations[rtol=0,atol=0]"] == 2
     assert m.classes.actual.pos_inf == 2
 

@@ -16,31 +16,28 @@ def empty(look: Look) -> Finding | None:
     return Finding() if look.count == 0 else None
 
 
-def _only_in_actual(look: Look, count: int, first: int | None) -> Finding | None:
+def _on_one_side(look: Look, count: int, first: int | None) -> Finding | None:
     if not count or first is None:
         return None
-    index = look.index(first)
-    return Finding({"index": index, "count": count}, {"total": str(look.count)})
+    return Finding({"index": look.index(first), "count": count}, {"total": str(look.count)})
 
 
 def nan_in_actual(look: Look) -> Finding | None:
-    return _only_in_actual(look, look.m.classes.nan_actual_only, look.m.classes.first_nan_actual_only)
+    return _on_one_side(look, look.m.classes.nan_actual_only, look.m.classes.first_nan_actual_only)
 
 
 def inf_in_actual(look: Look) -> Finding | None:
-    return _only_in_actual(look, look.m.classes.inf_actual_only, look.m.classes.first_inf_actual_only)
-
-
-def _only_in_expected(look: Look, here: int, there: int) -> Finding | None:
-    return Finding({"count": there}, {"total": str(look.count)}) if there and not here else None
+    return _on_one_side(look, look.m.classes.inf_actual_only, look.m.classes.first_inf_actual_only)
 
 
 def nan_in_expected(look: Look) -> Finding | None:
-    return _only_in_expected(look, look.m.classes.nan_actual_only, look.m.classes.nan_expected_only)
+    c = look.m.classes
+    return None if c.nan_actual_only else _on_one_side(look, c.nan_expected_only, c.first_nan_expected_only)
 
 
 def inf_in_expected(look: Look) -> Finding | None:
-    return _only_in_expected(look, look.m.classes.inf_actual_only, look.m.classes.inf_expected_only)
+    c = look.m.classes
+    return None if c.inf_actual_only else _on_one_side(look, c.inf_expected_only, c.first_inf_expected_only)
 
 
 def all_zero(look: Look) -> Finding | None:

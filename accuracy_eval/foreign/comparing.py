@@ -88,7 +88,10 @@ def _pair(a: str, left: Coded, b: str, right: Coded) -> Pair:
 def _in_words_of_files(d: Diagnosis, a: str, b: str) -> Diagnosis:
     """A diagnosis whose sentence speaks of what is expected, said of the file that has it: neither is the truth."""
     kind = {"nan-in-expected": "NaN", "inf-in-expected": "Inf"}.get(d.code)
-    return replace(d, sentence=f"{number(d.evidence['count'])} elements are {kind} in {b} and not in {a}") if kind else d
+    if not kind:
+        return d
+    there = f"{counted(d.evidence['count'], 'element')} {'is' if d.evidence['count'] == 1 else 'are'} {kind} in {b} and not in {a}"
+    return replace(d, sentence=f"{there}, the first at {d.evidence['index']}")
 
 
 def _apart(found: Side) -> str:

@@ -77,7 +77,7 @@ def spread(moments: Values) -> Fraction:
 
 def better(i: int, records: Values, places: NDArray[np.int64], value: float, place: int) -> None:
     """Take a unit's record if it beats the one held: larger, smaller for minima, first for places alone."""
-    if i in (k.M_NAN, k.M_INF):
+    if i in (k.M_NAN_A, k.M_NAN_E, k.M_INF_A, k.M_INF_E):
         if place >= 0 and (places[i] < 0 or place < places[i]):
             places[i] = place
         return

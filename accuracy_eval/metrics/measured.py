@@ -54,7 +54,7 @@ class Classes:
     """The class table: counts of both sides, and how their NaN and Inf sets relate.
 
     *_only     NaN (Inf) on one side where the other side has something else, an Inf of the other sign included
-    first_*    flat index of the first such element of the actual side; None without one
+    first_*    flat index of the first such element; None without one
     """
 
     actual: ClassCounts
@@ -64,7 +64,9 @@ class Classes:
     inf_actual_only: int
     inf_expected_only: int
     first_nan_actual_only: int | None
+    first_nan_expected_only: int | None
     first_inf_actual_only: int | None
+    first_inf_expected_only: int | None
 
     @property
     def nan_sets_equal(self) -> bool:

@@ -12,12 +12,12 @@ from accuracy_eval.metrics.segments import code_at
 from accuracy_eval.metrics.slots import (
     A, BIG, B_DD, B_EE, B_MAX, B_MIS, C_ALLCLOSE, C_BAD_BUDGET, C_CLASS_A, C_CLASS_E, C_DOWN, C_INF_A, C_INF_E, C_MISMATCH, C_NAN_A,
     C_NAN_E, C_NONFINITE, C_NONZERO_AT_ZERO, C_OVER_BUDGET, C_UP, C_VALID, C_ZERO_REFERENCE, C_ZERO_SIGN, DOWN600, E, EXACT, FRACTION52,
-    F_EDGE, F_LOWEST, F_MAX, F_NORMAL_A, F_NORMAL_E, F_SMALLEST, F_THRESHOLD, GROUPS, INF, MIDDLE, M_INF, M_INNER, M_MAX_A, M_MAX_E,
-    M_MIN_A, M_MIN_E, M_NAN, M_RATIO, M_REL, M_SCALED, NAN, NEAR, NEAR_OVERFLOW, P_BUDGET, P_EMIN, P_FLOAT, P_FRACTION, P_HAS_ZERO,
-    P_KIND_A, P_KIND_E, P_MODE, P_NEG_ZERO, P_POLICY, P_SIGNED, REFERENCE, ROUNDER, SAME, SATURATE, SIGN, S_AA, S_AE, S_AU, S_DD, S_DE,
-    S_EE, S_SG, S_U, U, UP600, WIDE_HIGH,
+    F_EDGE, F_LOWEST, F_MAX, F_NORMAL_A, F_NORMAL_E, F_SMALLEST, F_THRESHOLD, GROUPS, INF, MIDDLE, M_INF_A, M_INF_E, M_INNER, M_MAX_A,
+    M_MAX_E, M_MIN_A, M_MIN_E, M_NAN_A, M_NAN_E, M_RATIO, M_REL, M_SCALED, NAN, NEAR, NEAR_OVERFLOW, P_BUDGET, P_EMIN, P_FLOAT,
+    P_FRACTION, P_HAS_ZERO, P_KIND_A, P_KIND_E, P_MODE, P_NEG_ZERO, P_POLICY, P_SIGNED, REFERENCE, ROUNDER, SAME, SATURATE, SIGN, S_AA,
+    S_AE, S_AU, S_DD, S_DE, S_EE, S_SG, S_U, U, UP600, WIDE_HIGH,
 )  # fmt: skip
-from accuracy_eval.metrics.tallies import add, add_moments, add_product, bin_of, bucket, count_class, keep, record, to_bucket
+from accuracy_eval.metrics.tallies import add, add_moments, add_product, bin_of, bucket, count_class, count_first, keep, record, to_bucket
 
 
 @kernel
@@ -96,17 +96,13 @@ def odd_segment(
         nan_a, nan_e, inf_a, inf_e = a != a, t != t, abs(a) == np.inf, abs(t) == np.inf
         same_class = a == t if (inf_a or inf_e) else nan_a == nan_e
         if nan_a and not nan_e:
-            counts[C_NAN_A] += 1
-            if reci[M_NAN] < 0 or flat < reci[M_NAN]:
-                reci[M_NAN] = flat
+            count_first(counts, C_NAN_A, reci, M_NAN_A, flat)
         if nan_e and not nan_a:
-            counts[C_NAN_E] += 1
+            count_first(counts, C_NAN_E, reci, M_NAN_E, flat)
         if inf_a and a != t:
-            counts[C_INF_A] += 1
-            if reci[M_INF] < 0 or flat < reci[M_INF]:
-                reci[M_INF] = flat
+            count_first(counts, C_INF_A, reci, M_INF_A, flat)
         if inf_e and a != t:
-            counts[C_INF_E] += 1
+            count_first(counts, C_INF_E, reci, M_INF_E, flat)
         if not same_class:
             counts[C_NONFINITE] += 1
         signs_differ = a == 0.0 and t == 0.0 and ip[P_NEG_ZERO] != 0 and (bits(a) < 0) != (bits(t) < 0)

@@ -135,8 +135,10 @@ def _classes(ledger: Ledger) -> Classes:
         nan_expected_only=int(c[k.C_NAN_E]),
         inf_actual_only=int(c[k.C_INF_A]),
         inf_expected_only=int(c[k.C_INF_E]),
-        first_nan_actual_only=ledger.place(k.M_NAN),
-        first_inf_actual_only=ledger.place(k.M_INF),
+        first_nan_actual_only=ledger.place(k.M_NAN_A),
+        first_nan_expected_only=ledger.place(k.M_NAN_E),
+        first_inf_actual_only=ledger.place(k.M_INF_A),
+        first_inf_expected_only=ledger.place(k.M_INF_E),
     )
 
 

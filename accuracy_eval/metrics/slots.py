@@ -48,8 +48,8 @@ C_ALLCLOSE = 28
 K_NAN, K_POS_INF, K_NEG_INF, K_NEG_ZERO, K_SUBNORMAL, K_ZERO, K_FINITE = range(7)
 
 # records: value and flat index
-M_REL, M_SCALED, M_INNER, M_RATIO, M_MIN_A, M_MAX_A, M_MIN_E, M_MAX_E, M_NAN, M_INF = range(10)
-M_COUNT = 10
+M_REL, M_SCALED, M_INNER, M_RATIO, M_MIN_A, M_MAX_A, M_MIN_E, M_MAX_E, M_NAN_A, M_NAN_E, M_INF_A, M_INF_E = range(12)
+M_COUNT = 12
 
 # rows of the per-row, per-column and per-tile arrays: Σd² by bucket, Σe² by bucket, mismatches, max|d|
 B_DD, B_EE, B_MIS, B_MAX = 0, 3, 6, 7

@@ -198,6 +198,14 @@ def count_class(counts: Any, base: int, x: float, smallest_normal: float) -> Non
 
 
 @inline
+def count_first(counts: Any, c: int, reci: Any, m: int, flat: int) -> None:
+    """One more of counts[c]; reci[m] is where the first of them is, units being walked in any order."""
+    counts[c] += 1
+    if reci[m] < 0 or flat < reci[m]:
+        reci[m] = flat
+
+
+@inline
 def bucket(x: float) -> int:
     """Which accumulator takes a term of magnitude x."""
     return BIG if x > WIDE_HIGH else (SMALL if x < WIDE_LOW and x > 0.0 else MIDDLE)
