@@ -28,6 +28,7 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
 
+from accuracy_eval import compiling
 from accuracy_eval.threads import map_threads, thread_count
 
 __all__ = ["as_bits", "as_float", "exact_fma", "fma", "inline", "kernel", "map_threads", "thread_count"]
@@ -73,10 +74,12 @@ class _Cache(FunctionCache):
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        try:
-            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-        except Exception:  # noqa: BLE001  whatever a damaged file raises where it is unpickled
-            return None
+        found = None
+        with suppress(Exception):  # whatever a damaged file raises where it is unpickled
+            found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        if found is None:
+            compiling.tell()
+        return found
 
 
 class _CodeFiles(IndexDataCacheFile):

@@ -141,6 +141,15 @@ def kernel_program(tmp_path):
     return run, cache
 
 
+def test_a_kernel_is_told_of_when_it_is_compiled_and_not_when_the_cache_has_it(kernel_program, tmp_path):
+    run, _ = kernel_program
+    program = (tmp_path / "main.py").read_text()
+    listening = "from accuracy_eval import compiling\n\nwith compiling.heard(lambda: print('compiling')):\n    answer(1.0)\n"
+    (tmp_path / "main.py").write_text(program.replace("print(answer", f"{listening}print(answer"))
+    assert run() == ["compiling", "2.0", "0"]
+    assert run() == ["2.0", "1"]
+
+
 def test_a_kernel_runs_where_the_disk_takes_no_cache(kernel_program):
     run, _ = kernel_program
     assert run(limit=10) == ["2.0", "0"]

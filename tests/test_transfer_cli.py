@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support_sshd import Server
 
+from accuracy_eval import compiling
 from accuracy_eval.cli import progress as bars
 from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps
@@ -203,5 +204,26 @@ def test_progress_on_a_terminal_is_a_bar_for_each(monkeypatch: pytest.MonkeyPatc
 
 def test_quiet_progress_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with bars.progress("dump", quiet=True) as update:
+        compiling.tell()
         update(1, 2, "x")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("terminal", "clock", "told"), [(True, [0.0, 9.0], 1), (False, [0.0, 2.0, 3.0, 4.0], 3), (False, [0.0, 2.0], None)]
+)
+def test_a_first_run_says_once_that_it_compiles_kernels(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, clock: list[float], told: int | None
+) -> None:
+    """At once on a terminal, elsewhere when it has taken three seconds; `told` is how many kernels were compiled until then."""
+    moments = iter(clock)
+    monkeypatch.setattr(bars.time, "monotonic", lambda: next(moments))
+    found = []
+    say = bars._compiles("compare", after_s=0.0 if terminal else bars.COMPILES_LONG_S)
+    with compiling.heard(say):
+        for _ in clock:
+            compiling.tell()
+            found.append(capsys.readouterr().err)
+    said = "compare: compiling kernels, which takes up to a minute once; later runs take them from the cache\n"
+    assert found == [said if number == told else "" for number in range(1, len(clock) + 1)]
+    compiling.tell()  # nobody listens any more

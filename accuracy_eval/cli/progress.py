@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+from accuracy_eval.compiling import heard
+
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 LINE_EVERY_S = 10.0
 RATE_OF_LINES = 3  # as long ago as the rate looks
+COMPILES_LONG_S = 3.0  # from then on a log says what takes so long
 Unit = Literal["results", "dumps", "bytes"]
 
 
@@ -30,14 +33,17 @@ def progress_of(titles: Sequence[str], *, quiet: bool = False) -> Iterator[Calla
     if quiet:
         yield lambda title, done, total, what, unit: None
         return
-    if not sys.stderr.isatty():
+    terminal = sys.stderr.isatty()
+    said_when = heard(_compiles(titles[0] if len(titles) == 1 else "accuracy-eval", after_s=0.0 if terminal else COMPILES_LONG_S))
+    if not terminal:
         lines = {title: _lines(title) for title in titles}
-        yield lambda title, done, total, what, unit: lines[title](done, total, what, unit)
+        with said_when:
+            yield lambda title, done, total, what, unit: lines[title](done, total, what, unit)
         return
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(*_columns(), console=Console(stderr=True), transient=True) as bar:
+    with said_when, Progress(*_columns(), console=Console(stderr=True), transient=True) as bar:
         tasks = {title: bar.add_task(title, total=None, what="", unit="") for title in titles}
         units: dict[str, Unit] = {}
 
@@ -48,6 +54,26 @@ def progress_of(titles: Sequence[str], *, quiet: bool = False) -> Iterator[Calla
             bar.update(tasks[title], completed=done, total=total, what=what, unit=unit)
 
         yield update
+
+
+def _compiles(title: str, *, after_s: float) -> Callable[[], None]:
+    """What says once that kernels are compiled, as soon as that has taken so long."""
+    began: float | None = None
+    said = False
+
+    def compiles() -> None:
+        nonlocal began, said
+        now = time.monotonic()
+        began = now if began is None else began
+        if not said and now - began >= after_s:
+            said = True
+            print(
+                f"{title}: compiling kernels, which takes up to a minute once; later runs take them from the cache",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    return compiles
 
 
 def _columns() -> tuple[ProgressColumn, ...]:
