@@ -16,7 +16,7 @@ from accuracy_eval.cli import cli, run
 from accuracy_eval.json_data import from_json
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import Results
-from accuracy_eval.store import Dump
+from accuracy_eval.store import Dump, packing
 from accuracy_eval.suite import load_suite
 
 GEMM = ["--op", "gemm", "--shape", "16x8x32"]
@@ -486,6 +486,24 @@ def test_units_are_listed_by_architecture_and_each_in_full_by_any_of_its_names(c
 def test_the_usage_of_list_breaks_no_word(capsys):
     assert run(["list", "--help"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "Usage: accuracy-eval list [OPTIONS] [WHAT] [NAME]"
+
+
+def test_an_interrupt_while_packed_parts_are_removed_says_that_the_dump_is_whole_and_the_next_one_clears_up(tmp_path, capsys, monkeypatch):
+    def interrupted(folder):
+        raise KeyboardInterrupt
+
+    command = ["dump", *GEMM, "--device", "reference", "-q", "-o", str(tmp_path / "a.h5")]
+    aside = tmp_path / "a.h5.parts.packed"
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "_remove_parts", interrupted)
+        assert run(command) == 130
+    parts = f"{aside} holds parts that are in it: remove it, or the next dump to {tmp_path}/a.h5 does"
+    assert capsys.readouterr().err.split("\n") == [f"dump: {tmp_path}/a.h5 is whole; {parts}", "", "accuracy-eval: interrupted", ""]
+    assert list(aside.iterdir())
+    before = Dump.open(tmp_path / "a.h5").content_digest
+    assert run(command) == 2  # it exists already
+    assert not aside.exists()
+    assert Dump.open(tmp_path / "a.h5").content_digest == before
 
 
 def test_merge_joins_shards(tmp_path, capsys):

@@ -186,11 +186,16 @@ def suite_of(suite: str | None, options: Mapping[str, Any]) -> Suite:
 
 @contextlib.contextmanager
 def _resumable(out: str) -> Iterator[None]:
-    """Says of an interrupted dump how to go on."""
+    """Says of an interrupted dump how to go on, or that it is done."""
+    from accuracy_eval.store import packed_parts
+
     try:
         yield
     except KeyboardInterrupt:
         parts = Path(f"{out}.parts")
+        aside = packed_parts(parts)
+        if aside.is_dir():
+            click.echo(f"dump: {out} is whole; {aside} holds parts that are in it: remove it, or the next dump to {out} does", err=True)
         if parts.is_dir() and any(parts.iterdir()):
             click.echo(f"dump: what is done so far is kept in {parts}; the same command with --resume goes on from there", err=True)
         raise

@@ -27,6 +27,7 @@ def taken_over(
     `parts` must be locked: what another dump writes there is not to be looked at, and not to be written over.
     UsageError where either is there and the dump does not resume, or holds results of another suite, device or version.
     """
+    store.remove_packed(parts)
     if out.exists() and not resume:
         raise UsageError(f"{out} exists already; complete it with --resume, remove it, or choose another name")
     if out.exists():

@@ -9,7 +9,7 @@
 Importing this costs nothing: h5py is loaded by the first file that is opened or written.
 """
 
-from accuracy_eval.store.packing import extract, intact, merge, pack, unpack
+from accuracy_eval.store.packing import extract, intact, merge, pack, packed_parts, remove_packed, unpack
 from accuracy_eval.store.parts import completed, part_files, part_name, write_part
 from accuracy_eval.store.reading import Dump
 from accuracy_eval.store.schema import SCHEMA, content_digest
@@ -25,8 +25,10 @@ __all__ = [
     "intact",
     "merge",
     "pack",
+    "packed_parts",
     "part_files",
     "part_name",
+    "remove_packed",
     "unpack",
     "write_part",
 ]

@@ -43,9 +43,8 @@ def pack(folder: str | Path, out: str | Path, *, keep_parts: bool = False, progr
     Killed at any moment, either the parts or the finished file are whole. progress(bytes done, bytes in all).
     """
     folder, out = Path(folder), Path(out)
-    aside = folder.with_name(f"{folder.name}.packed")
-    if aside.is_dir():  # of an earlier pack that was killed after its result was complete
-        _remove_parts(aside)
+    aside = packed_parts(folder)
+    remove_packed(folder)
     result = _write(join(load_all(_files([folder]))), out, progress)
     if not keep_parts:
         if not result.resolve().is_relative_to(folder.resolve()):
@@ -57,6 +56,18 @@ def pack(folder: str | Path, out: str | Path, *, keep_parts: bool = False, progr
         else:
             _remove_parts(folder, keep=result)
     return result
+
+
+def packed_parts(folder: Path) -> Path:
+    """Where the parts of a folder are while they are removed: what is there is whole in the file they were packed into."""
+    return folder.with_name(f"{folder.name}.packed")
+
+
+def remove_packed(folder: Path) -> None:
+    """Remove what is left of parts whose removal was interrupted."""
+    aside = packed_parts(folder)
+    if aside.is_dir():
+        _remove_parts(aside)
 
 
 def intact(folder: str | Path) -> tuple[set[Key], list[Path]]:
