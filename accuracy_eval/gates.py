@@ -20,6 +20,7 @@ from accuracy_eval.cases import DIRECTIONS, LANES
 from accuracy_eval.errors import UsageError, unknown
 from accuracy_eval.inputs import INPUT_CLASSES
 from accuracy_eval.metrics.registry import KNOWN, allclose_name
+from accuracy_eval.ops.reduce import AXES
 from accuracy_eval.ops.registry import OPS
 from accuracy_eval.records import ERRORS, GateInfo, GateResult
 from accuracy_eval.toml_data import check_table, read_toml
@@ -35,7 +36,7 @@ FACTS = ("op", "family", "format", "out_format", "recipe", "quantised", "lane", 
          "contract", "long_rows", "long_columns", "large_tiles")  # fmt: skip
 # facts with a closed set of values: a gate for another one would never apply
 _FLAGS = ("quantised", "exact", "long_rows", "long_columns", "large_tiles")
-_NAMES: dict[str, Collection[str]] = {"op": OPS, "lane": LANES, "direction": DIRECTIONS, "axis": ("last", "first"), "input": INPUT_CLASSES}
+_NAMES: dict[str, Collection[str]] = {"op": OPS, "lane": LANES, "direction": DIRECTIONS, "axis": AXES, "input": INPUT_CLASSES}
 _PROFILE_KINDS = {"name": "text", "description": "text", "extends": "text", "gate": "tables"}
 _GATE_KINDS = {
     "name": "text", "metric": "text", "comparison": "text", "limit": "number", "source": "text", "applies": "table", "unless": "table",

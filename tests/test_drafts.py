@@ -14,8 +14,11 @@ from accuracy_eval.backends import drafts
 from accuracy_eval.backends.drafts import Ahead, Draft
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.cases import make_case
+from accuracy_eval.digests import sha256_codes
 from accuracy_eval.dump import dump
 from accuracy_eval.errors import UnsupportedCase
+from accuracy_eval.ops.operands import operand_codes
+from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case
 from accuracy_eval.store import Dump
 from accuracy_eval.suite import parse_suite
@@ -136,6 +139,7 @@ def test_a_dump_has_the_bytes_of_one_that_makes_nothing_ahead(tmp_path: Path, mo
         "cases": [
             {"op": "gemm", "shape": ["8x6x32", "16x6x64"], "format": ["float32", "bfloat16"], "lane": ["random", "exact", "coded"]},
             {"op": "gemm", "shape": "64x64x128", "format": "float32", "layout": ["nt", "nn"]},
+            {"op": "gemm", "shape": "64x64x128", "format": "float32", "options": {"c": "nan"}},
             {"op": "gemm", "shape": "32x32x64", "format": "fp8_e4m3", "recipe": ["tensorwise", "rowwise"], "lane": ["random", "exact"]},
             {"op": "softmax", "shape": "4x33", "format": "float32", "input": ["normal", "specials"]},
             {"op": "embedding", "shape": "8x16x4", "format": "float32"},
@@ -151,5 +155,9 @@ def test_a_dump_has_the_bytes_of_one_that_makes_nothing_ahead(tmp_path: Path, mo
             backend.close()
         assert summary.error == 0
         assert summary.done > 15
-        digests.append(Dump.open(summary.path).content_digest)
+        made = Dump.open(summary.path)
+        digests.append(made.content_digest)
     assert digests[0] == digests[1]
+    for record in made.records:
+        codes = operand_codes(get_op(record.case.op), record.case, "ocp")
+        assert {t.name: t.sha256 for t in record.tensors if t.role == "source"} == {n: sha256_codes(c) for n, c in codes.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accuracy_eval.backends import flags
+from accuracy_eval.backends import flags, guards
 from accuracy_eval.backends.base import POISONS, Result
 from accuracy_eval.backends.torch_device import TorchBackend
 from accuracy_eval.errors import UsageError
@@ -63,7 +63,7 @@ def call(
             if hasattr(function, "zero_grad"):
                 function.zero_grad(set_to_none=True)
             if runs:
-                backend.leave_poison([_output(n, t) for n, t in runs[0].items()], POISONS[index % 2])
+                guards.leave_poison(torch, backend.device, [_output(n, t) for n, t in runs[0].items()], POISONS[index % 2])
             runs.append(_once(torch, function, inputs, upstream, names, changed))
     results = tuple(backend.result(_output(n, t), [run[n] for run in runs]) for n, t in runs[0].items())
     return Called(results, tuple(changed))

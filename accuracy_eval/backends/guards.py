@@ -18,8 +18,12 @@ from accuracy_eval.ops.spec import Output
 from accuracy_eval.records import Case
 
 
-def poisoned(torch: Any, device: str, output: Output, byte: int) -> Any:
-    """A tensor for `out=` whose every byte is `byte`."""
+def poisoned(torch: Any, device: str, outputs: Iterable[Output], byte: int) -> dict[str, Any]:
+    """Tensors for `out=` whose every byte is `byte`, by output name."""
+    return {o.name: _poisoned(torch, device, o, byte) for o in outputs}
+
+
+def _poisoned(torch: Any, device: str, output: Output, byte: int) -> Any:
     size = get_format(output.format).storage.itemsize
     dtype = getattr(torch, output.format, torch.uint8)
     tensor = torch.empty(output.shape, dtype=torch.uint8 if size == 1 else dtype, device=device)
@@ -29,7 +33,7 @@ def poisoned(torch: Any, device: str, output: Output, byte: int) -> Any:
 
 def leave_poison(torch: Any, device: str, outputs: Iterable[Output], byte: int) -> None:
     """Fill and free a block of each output's size: what a kernel allocates next gets those bytes."""
-    held = [poisoned(torch, device, o, byte) for o in outputs]
+    held = poisoned(torch, device, outputs, byte)
     del held
 
 

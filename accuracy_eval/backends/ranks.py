@@ -244,7 +244,7 @@ class _Rows:
         runs: Runs = []
         changed: dict[str, None] = {}
         for index in range(share.repeats):
-            out = {o.name: self._backend.poisoned(o, POISONS[index % 2]) for o in share.outputs}
+            out = guards.poisoned(self._backend.torch, self._backend.device, share.outputs, POISONS[index % 2])
             found = self._backend.call(candidate, prepared, out)
             guards.check(candidate, share.outputs, found, self._backend.device)
             runs.append({o.name: self._backend.tensors.to_host(found[o.name], o.format).result().copy() for o in share.outputs})

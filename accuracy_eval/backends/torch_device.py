@@ -21,7 +21,6 @@ from accuracy_eval.backends.tensors import Codes, Tensors
 from accuracy_eval.backends.together import Together
 from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError, plain_text
 from accuracy_eval.formats import get_format
-from accuracy_eval.ops.operands import nan_in_c
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.relations import Fill
 from accuracy_eval.ops.spec import Operand, Output
@@ -147,7 +146,7 @@ class TorchBackend:
 
     def _makes(self, case: Case, o: Operand) -> bool:
         """Whether a random operand is made on the device."""
-        if not self.on_gpu or math.prod(o.shape) < ON_DEVICE_ELEMENTS or o.domain != "any" or nan_in_c(case):
+        if not self.on_gpu or math.prod(o.shape) < ON_DEVICE_ELEMENTS or o.domain != "any":
             return False
         from accuracy_eval.backends import torch_inputs
 
@@ -223,8 +222,8 @@ class TorchBackend:
         handled = stored_bytes(outputs) + sum(t.numel() * t.element_size() for t in prepared.tensors.values())
         with self._flags(prepared.case, candidate):
             for poison in islice(cycle(POISONS), count):
-                out = {o.name: self.poisoned(o, poison) for o in outputs}
-                self.leave_poison(outputs, poison)
+                out = guards.poisoned(self.torch, self.device, outputs, poison)
+                guards.leave_poison(self.torch, self.device, outputs, poison)
                 with self.tensors.stage("run", handled):
                     result = self.call(candidate, prepared, out)
                 guards.check(candidate, outputs, result, self.device)
@@ -247,7 +246,7 @@ class TorchBackend:
 
     def _kernels(self, candidate: Candidate, prepared: Prepared, outputs: Sequence[Output]) -> dict[str, Any]:
         """What the names of the kernels of one more run tell, or why there are none."""
-        out = {o.name: self.poisoned(o, POISONS[0]) for o in outputs}
+        out = guards.poisoned(self.torch, self.device, outputs, POISONS[0])
         with self._flags(prepared.case, candidate):
             names = record_kernels(self.torch, lambda: self.call(candidate, prepared, out))
         return {"kernels": [parse_kernel(n) for n in names]} if names else {"kernels_unknown": names.reason}
@@ -267,14 +266,6 @@ class TorchBackend:
             if isinstance(error, NotImplementedError) or "not implemented for" in text or "not supported" in text:
                 raise UnsupportedCase(f"torch {self.torch.__version__}: {text.splitlines()[0]}") from error
             raise
-
-    def poisoned(self, output: Output, byte: int) -> Any:
-        """A tensor for `out=` whose every byte is `byte`."""
-        return guards.poisoned(self.torch, self.device, output, byte)
-
-    def leave_poison(self, outputs: Iterable[Output], byte: int) -> None:
-        """What a kernel allocates next, for each of these outputs, holds that byte."""
-        guards.leave_poison(self.torch, self.device, outputs, byte)
 
     def result(self, output: Output, tensors: Sequence[Any]) -> Result:
         """The distinct results of runs on outputs filled with POISONS in turn, and the elements that kept the fill of both."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from accuracy_eval.cpu_ref.reduce import reduce
 from accuracy_eval.formats import Values
 from accuracy_eval.ops.loss import OPTIONS
+from accuracy_eval.ops.reduce import axis_of
 from accuracy_eval.ops.spec import option_of
 from accuracy_eval.records import Case
 
@@ -70,7 +71,7 @@ def softmax_changes(case: Case, values: Mapping[str, Values]) -> Iterator[tuple[
     """Of the gradient s·(grad − Σ grad·s); the forward pass has no step to leave out."""
     if case.direction == "fwd":
         return
-    along_first = case.option("axis", "last") == "first"
+    along_first = axis_of(case) == "first"
     x, g = (values[name].T if along_first else values[name] for name in ("x", "grad_result"))
     s = reduce("softmax", x)
     dot = (g * s).sum(axis=1, keepdims=True)

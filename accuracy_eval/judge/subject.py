@@ -10,6 +10,7 @@ from accuracy_eval.cases import case_id
 from accuracy_eval.formats import get_format
 from accuracy_eval.gates import Gate, Profile
 from accuracy_eval.metrics.aggregates import FEWEST, TILE
+from accuracy_eval.ops.reduce import axis_of
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Output, rows_and_columns
 from accuracy_eval.records import Case, Pair, Side, TensorResult, Verdict
@@ -41,7 +42,7 @@ class Subject:
         return {
             "op": case.op, "family": self.family, "format": case.format, "out_format": get_format(output.format).family,
             "recipe": case.recipe, "quantised": bool(case.recipe), "lane": case.lane, "input": case.input_class,
-            "direction": case.direction, "tensor": output.name, "axis": case.option("axis", "last"), "exact": output.exact,
+            "direction": case.direction, "tensor": output.name, "axis": axis_of(case), "exact": output.exact,
             "contract": contract, "long_rows": columns >= FEWEST, "long_columns": rows >= FEWEST,
             "large_tiles": min(rows, TILE) * min(columns, TILE) >= FEWEST,
         }  # fmt: skip

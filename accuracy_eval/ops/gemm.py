@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from accuracy_eval.contracts import default_contract
@@ -13,11 +13,12 @@ from accuracy_eval.cpu_ref.gemm import gradient, panels
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.cpu_ref.overflow import Overflows, product_overflows, taken_as_right
 from accuracy_eval.errors import UnsupportedCase, first_sentence
-from accuracy_eval.formats import get_family
-from accuracy_eval.inputs.exact import integer_codes
+from accuracy_eval.formats import get_family, get_format
+from accuracy_eval.inputs.coded import CodedOperands, coded_gemm
+from accuracy_eval.inputs.exact import ExactOperands, exact_gemm, integer_codes
 from accuracy_eval.ops import quantised, relations
 from accuracy_eval.ops.autograd import gradients
-from accuracy_eval.ops.operands import coded_companion, exact_companion
+from accuracy_eval.ops.operands import Codes, nan_codes
 from accuracy_eval.ops.panels import of_product
 from accuracy_eval.ops.spec import (
     Encoding,
@@ -65,10 +66,44 @@ def _operands(case: Case, encoding: Encoding) -> tuple[Operand, ...]:
         return a, b, Operand("grad_d", (m, n), fa if case.recipe else fd, ("m", "n"))
     more = []
     if _has_c(case):
-        more.append(Operand("c", (m, n), fd, ("m", "n")))
+        more.append(Operand("c", (m, n), fd, ("m", "n"), domain="nan" if GEMM.option(case, "c") == "nan" else "any"))
     if GEMM.option(case, "bias"):
         more.append(Operand("bias", (n,), fd, ("n",)))
     return (a, b, *more)
+
+
+def _own_codes(case: Case, encoding: Encoding) -> dict[str, Codes]:
+    """The integers of an exact case, the codes of a coded one."""
+    if case.lane == "coded" and case.recipe:
+        return quantised.coded_sources(case)
+    if case.lane == "coded":
+        coded = coded_companion(case, _operands(case, encoding)[0].format)
+        return {"a": coded.a, "b": coded.b}
+    if case.lane != "exact":
+        return {}
+    exact = exact_companion(case)
+    made = {o: getattr(exact, o.name) for o in _operands(case, encoding)}
+    return {o.name: nan_codes(o) if integers is None else integer_codes(integers, o.format) for o, integers in made.items()}
+
+
+@lru_cache(maxsize=1)
+def exact_companion(case: Case) -> ExactOperands:
+    """The integers of an exact case: operands, and the product they must give. One case is remembered."""
+    m, n, k = (case.dims[d] for d in "mnk")
+    out = get_format(case.out_format) if case.out_format else None
+    limit = 256 if out is None or out.bits > 8 else 2 << out.fraction_bits  # the integers an output of 8 bits holds
+    return exact_gemm(
+        m, n, k, direction="bwd" if case.direction == "bwd" else "fwd", seed=case.seed, limit=limit,
+        alpha=float(GEMM.option(case, "alpha")) * float(GEMM.option(case, "result_scale")), beta=float(GEMM.option(case, "beta")),
+        has_bias=GEMM.option(case, "bias"),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def coded_companion(case: Case, fmt: str) -> CodedOperands:
+    """The one-hot A and counting B of a coded case. One case is remembered."""
+    m, n, k = (case.dims[d] for d in "mnk")
+    return coded_gemm(m, n, k, fmt, seed=case.seed)
 
 
 def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
@@ -240,6 +275,7 @@ GEMM = OpSpec(
     sizes=SIZES,
     formats=(*FORMATS, *quantised.FORMATS),
     operands=_operands,
+    own_codes=_own_codes,
     outputs=_outputs,
     torch=_torch,
     reference=_reference,

@@ -1,21 +1,15 @@
-"""The operands of a case as codes: generated values, or the integers of an exact or coded companion."""
+"""The operands of a case as codes: those that its op makes itself, and generated values."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accuracy_eval.formats import decode, encode, get_format
-from accuracy_eval.ops import quantised
 from accuracy_eval.ops.spec import Encoding, Inputs, Operand, OpSpec
 from accuracy_eval.records import Case, Coded
-
-if TYPE_CHECKING:
-    from accuracy_eval.inputs.coded import CodedOperands
-    from accuracy_eval.inputs.exact import ExactOperands
 
 Codes = NDArray[Any]
 
@@ -31,33 +25,15 @@ def operand_codes(spec: OpSpec, case: Case, encoding: Encoding, *, compiled: boo
         unchanged = operand_codes(spec, relation.base(case), encoding, compiled=compiled)
         return relation.operands(unchanged, {o.name: o.format for o in operands})
     own = spec.own_codes(case, encoding) if spec.own_codes else {}
-    if case.lane == "exact" and len(own) == len(operands):
-        return {o.name: own[o.name] for o in operands}
-    if case.lane == "exact":
-        from accuracy_eval.inputs.exact import integer_codes
-
-        exact = exact_companion(case)
-        made = {o.name: getattr(exact, o.name) for o in operands}
-        return {o.name: _nan_codes(o) if made[o.name] is None else integer_codes(made[o.name], o.format) for o in operands}
-    if case.lane == "coded" and case.recipe:
-        return quantised.coded_sources(case)
-    if case.lane == "coded":
-        coded = coded_companion(case, operands[0].format)
-        return {"a": coded.a, "b": coded.b}
     return {o.name: own[o.name] if o.name in own else random_codes(case, o, compiled=compiled) for o in operands}
-
-
-def nan_in_c(case: Case) -> bool:
-    """Whether the case wants NaN in operand c, and nothing of its input class."""
-    return dict(case.options).get("c") == "nan"
 
 
 def random_codes(case: Case, operand: Operand, *, compiled: bool | None = None) -> Codes:
     """Codes of one operand of a random-lane case, canonical orientation."""
     from accuracy_eval import inputs
 
-    if operand.name == "c" and nan_in_c(case):
-        return _nan_codes(operand)
+    if operand.domain == "nan":
+        return nan_codes(operand)
     if case.input_class == "wide":
         return _wide_codes(case, operand)
     codes = inputs.generate(
@@ -70,8 +46,8 @@ def random_codes(case: Case, operand: Operand, *, compiled: bool | None = None) 
     return into_domain(codes, operand.format, operand.domain)
 
 
-def _nan_codes(operand: Operand) -> Codes:
-    """A C that beta = 0 must not read: NaN everywhere."""
+def nan_codes(operand: Operand) -> Codes:
+    """An operand that the op must not read: NaN everywhere."""
     fmt = get_format(operand.format)
     return np.full(operand.shape, fmt.nan_code, fmt.storage)
 
@@ -115,28 +91,3 @@ def quantised_inputs(spec: OpSpec, case: Case, inputs: Inputs) -> dict[str, Code
     if not case.recipe or spec.received is None:
         return {}
     return {name: coded for name, coded in inputs.items() if not name.endswith("_source")}
-
-
-@lru_cache(maxsize=1)
-def exact_companion(case: Case) -> ExactOperands:
-    """The integers of an exact case: operands, and the product they must give. One case is remembered."""
-    from accuracy_eval.inputs.exact import exact_gemm
-
-    m, n, k = (case.dims[d] for d in "mnk")
-    options = dict(case.options)
-    out = get_format(case.out_format) if case.out_format else None
-    limit = 256 if out is None or out.bits > 8 else 2 << out.fraction_bits  # the integers an output of 8 bits holds
-    return exact_gemm(
-        m, n, k, direction="bwd" if case.direction == "bwd" else "fwd", seed=case.seed, limit=limit,
-        alpha=float(options.get("alpha", 1.0)) * float(options.get("result_scale", 1.0)), beta=float(options.get("beta", 0.0)),
-        has_bias=bool(options.get("bias", False)),
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=1)
-def coded_companion(case: Case, fmt: str) -> CodedOperands:
-    """The one-hot A and counting B of a coded case. One case is remembered."""
-    from accuracy_eval.inputs.coded import coded_gemm
-
-    m, n, k = (case.dims[d] for d in "mnk")
-    return coded_gemm(m, n, k, fmt, seed=case.seed)

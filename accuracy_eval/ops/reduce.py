@@ -48,7 +48,6 @@ TORCH: dict[str, Callable[[Any, Any, int, dict[str, Any]], Any]] = {
 }
 AXES = {"last": -1, "first": 0}
 OPTIONS = {"axis": Option("last", "what is reduced: the n elements of each row, or the m of each column", tuple(AXES))}
-_option = partial(option_of, OPTIONS)
 
 Rows = slice | NDArray[np.int64]
 
@@ -59,11 +58,16 @@ class _RowsOf(Protocol):
     def __call__(self, name: str, which: Rows, /) -> Values: ...
 
 
+def axis_of(case: Case) -> str:
+    """Which axis a case reduces, a key of AXES: the last one of ops that have no such option."""
+    return str(option_of(OPTIONS, case, "axis"))
+
+
 def _operands(r: Reduction, case: Case, encoding: Encoding) -> tuple[Operand, ...]:
     x = Operand("x", (case.dims["m"], case.dims["n"]), operand_formats(case, 1, encoding)[0], ("m", "n"))
     if case.direction == "fwd":
         return (x,)
-    kept = x.axes if r.keeps_axis else ("m",) if _option(case, "axis") == "last" else ("n",)
+    kept = x.axes if r.keeps_axis else ("m",) if axis_of(case) == "last" else ("n",)
     return x, Operand("grad_result", tuple(case.dims[a] for a in kept), x.format, kept)
 
 
@@ -71,12 +75,12 @@ def _outputs(r: Reduction, case: Case, encoding: Encoding) -> tuple[Output, ...]
     x = _operands(r, case, encoding)[0]
     if case.direction == "bwd":
         return (Output("dx", x.shape, x.format),)
-    shape = x.shape if r.keeps_axis else x.shape[:1] if _option(case, "axis") == "last" else x.shape[1:]
+    shape = x.shape if r.keeps_axis else x.shape[:1] if axis_of(case) == "last" else x.shape[1:]
     return (Output("result", shape, output_format(case, x.format, encoding)),)
 
 
 def _torch(r: Reduction, torch: Any, case: Case, t: Mapping[str, Any], out: Mapping[str, Any]) -> dict[str, Any]:
-    axis = AXES[_option(case, "axis")]
+    axis = AXES[axis_of(case)]
     if case.direction == "fwd":
         return {"result": TORCH[r.name](torch, t["x"], axis, {"out": out["result"]} if "result" in out else {})}
     return gradients(torch, lambda x: TORCH[r.name](torch, x["x"], axis, {}), {"x": t["x"]}, t["grad_result"])
@@ -85,7 +89,7 @@ def _torch(r: Reduction, torch: Any, case: Case, t: Mapping[str, Any], out: Mapp
 def _reference(r: Reduction, case: Case, inputs: Inputs, encoding: Encoding, contract: str) -> dict[str, Reference]:
     """Columns are rows of the transposed operands."""
     (output,) = _outputs(r, case, encoding)
-    if _option(case, "axis") == "first":
+    if axis_of(case) == "first":
         flipped = {name: Coded(c.codes.T, c.format) for name, c in inputs.items()}
         found = _along_rows(r, case, flipped, replace(output, shape=output.shape[::-1]), contract)
         whole = turned(found, output) if len(output.shape) > 1 else found
@@ -215,7 +219,7 @@ _EXEMPT: dict[tuple[str, str], Callable[[_RowsOf, str], Exempt]] = {
 
 
 def _refuse(r: Reduction, case: Case) -> str | None:
-    if r.name == "max" and not case.dims["n" if _option(case, "axis") == "last" else "m"]:
+    if r.name == "max" and not case.dims["n" if axis_of(case) == "last" else "m"]:
         return "max of an empty axis has no value"
     return None
 

@@ -34,7 +34,8 @@ class Operand:
     shape    as generated, in the op's canonical orientation (gemm: a [m, k], b [n, k], whatever the layout)
     format   concrete format of the codes
     axes     dimension letter of each axis
-    domain   how generated values are brought into the op's domain ("any": not at all)
+    domain   how generated values are brought into the op's domain ("any": not at all); "nan": NaN everywhere, since the op must not
+             read it
     below    of indices, one more than the largest there may be; 0 for all other operands
     stored   shape the op receives: `shape`, or with its last two axes swapped
     """
@@ -199,7 +200,8 @@ class OpSpec:
     formats     families its operands may have; out_formats: families its output may have besides the operands' own
     options     by name; a case states only what differs from the defaults
     operands    (case, encoding) -> operands in order
-    own_codes   (case, encoding) -> codes of the operands that no input class generates as they are, by name; None: there are none
+    own_codes   (case, encoding) -> codes of the operands that no input class generates as they are, by name: indices, and all
+                operands of an exact or coded case; None: there are none
     outputs     (case, encoding) -> outputs in order
     torch       (torch, case, tensors by operand name, out by output name) -> tensors by output name; `out` holds poisoned tensors
                 the expression writes to where torch offers `out=`, and is ignored where it does not
