@@ -39,4 +39,4 @@ def test_a_full_standard_output_is_one_message_and_the_dump_is_there(tmp_path: P
 def test_digits_that_are_no_numbers_are_refused(tmp_path: Path, option: str) -> None:
     done = in_shell(tmp_path, "", option)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].endswith("such as 0/4" if "shard" in option else "or all for one a GPU")
+    assert done.stderr.splitlines()[-1].endswith("such as 0/4" if "shard" in option else "or all for one per GPU")

@@ -10,49 +10,27 @@ from typing import Any
 
 import click
 
-_COMMANDS = {
-    "dump": "accuracy_eval.cli.dump",
-    "transfer": "accuracy_eval.cli.transfer",
-    "compare": "accuracy_eval.cli.compare",
-    "screen": "accuracy_eval.cli.screen",
-    "run": "accuracy_eval.cli.fleet",
-    "report": "accuracy_eval.cli.report",
-    "inspect": "accuracy_eval.cli.files",
-    "merge": "accuracy_eval.cli.files",
-    "history": "accuracy_eval.cli.history",
-    "list": "accuracy_eval.cli.listing",
-    "coverage": "accuracy_eval.cli.coverage",
-    "fixtures": "accuracy_eval.cli.fixtures",
-    "import": "accuracy_eval.cli.importing",
-    "gates": "accuracy_eval.cli.gates",
-    "explain": "accuracy_eval.cli.explain",
-    "probe": "accuracy_eval.cli.probe",
-    "predict": "accuracy_eval.cli.predict",
-    "atlas": "accuracy_eval.cli.atlas",
-    "demo": "accuracy_eval.cli.demo",
-    "completion": "accuracy_eval.cli.completion",
-}
-_SUMMARIES = {
-    "dump": "Run a suite on a device and store inputs' digests and outputs.",
-    "transfer": "Move dumps between hosts over SSH, verified at both ends.",
-    "compare": "Judge dumps against the reference and each other; write reports.",
-    "screen": "Find the odd one out of many like devices, by digests alone.",
-    "run": "Dump on several hosts at once, fetch, compare: one command.",
-    "report": "Render reports again from a results.json.",
-    "inspect": "Print what a dump holds.",
-    "history": "Chart a metric over dated results, library versions on the axis.",
-    "merge": "Join shards and parts into one dump.",
-    "list": "Print the ops, formats, suites, gates and devices there are.",
-    "import": "Read another evaluator's .pt dumps into one file to compare.",
-    "coverage": "What of the case space dumps have seen, skipped and never reached.",
-    "fixtures": "Operands and exact results as files for engines without torch.",
-    "gates": "Put known faults into results and show which gate catches them.",
-    "explain": "Name the order of operations that makes each product's bits.",
-    "atlas": "A page of how platforms multiply and compute special functions.",
-    "predict": "Write what a matrix unit will return, before anyone has run it.",
-    "probe": "Ask a device how it multiplies: its numerics card, compared with known units.",
-    "demo": "Compare this machine with a packaged H200 dump and the reference.",
-    "completion": "Print the completion script of a shell: bash, zsh, fish.",
+_COMMANDS = {  # name -> module that defines NAME_command, and what `--help` says of it
+    "dump": ("accuracy_eval.cli.dump", "Run a suite on a device; store outputs and digests of inputs."),
+    "transfer": ("accuracy_eval.cli.transfer", "Move dumps between hosts over SSH, verified at both ends."),
+    "compare": ("accuracy_eval.cli.compare", "Judge dumps against the reference and each other; write reports."),
+    "screen": ("accuracy_eval.cli.screen", "Find the odd one out among many like devices, by digests."),
+    "run": ("accuracy_eval.cli.fleet", "Dump on several hosts at once, fetch the dumps and compare them."),
+    "report": ("accuracy_eval.cli.report", "Render reports again from a results.json."),
+    "inspect": ("accuracy_eval.cli.files", "Print what a dump holds."),
+    "merge": ("accuracy_eval.cli.files", "Join shards and parts into one dump."),
+    "history": ("accuracy_eval.cli.history", "Chart a metric over dated results."),
+    "list": ("accuracy_eval.cli.listing", "List ops, formats, suites, gates, devices and more."),
+    "coverage": ("accuracy_eval.cli.coverage", "Show which cases dumps have covered, skipped and never reached."),
+    "fixtures": ("accuracy_eval.cli.fixtures", "Export and check exact results, for engines without torch."),
+    "import": ("accuracy_eval.cli.importing", "Read another evaluator's .pt dumps into one file to compare."),
+    "gates": ("accuracy_eval.cli.gates", "Plant known faults in results and show which gate catches them."),
+    "explain": ("accuracy_eval.cli.explain", "Find the order of operations that makes each product's bits."),
+    "probe": ("accuracy_eval.cli.probe", "Measure how a device multiplies, and name known units like it."),
+    "predict": ("accuracy_eval.cli.predict", "Write what a matrix unit will return, before anyone has run it."),
+    "atlas": ("accuracy_eval.cli.atlas", "Write a page on products and special functions by platform."),
+    "demo": ("accuracy_eval.cli.demo", "Compare this machine with a packaged H200 dump."),
+    "completion": ("accuracy_eval.cli.completion", "Print the completion script of a shell: bash, zsh, fish."),
 }
 
 
@@ -67,7 +45,7 @@ class _Lazy(click.Group):
             return None
         from importlib import import_module
 
-        module = import_module(_COMMANDS[cmd_name])
+        module = import_module(_COMMANDS[cmd_name][0])
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
@@ -80,7 +58,7 @@ class _Lazy(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _SUMMARIES[name]) for name in _COMMANDS])
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
 
 
 EXIT_CODES = """\b

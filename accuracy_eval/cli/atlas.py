@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command("atlas", short_help="A page of how platforms multiply and compute special functions.")
+@click.command("atlas")
 @click.argument("dumps", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="The page to write (HTML).")
 def atlas_command(dumps: tuple[str, ...], out: str) -> int:

@@ -39,7 +39,7 @@ FOR_ARRAYS = {
 }  # the parameters they have use for
 
 
-@click.command("compare", short_help="Judge dumps against the reference and each other; write reports.")
+@click.command("compare")
 @click.argument("dumps", nargs=-1, required=True, type=click.Path())
 @click.option("--label", "labels", multiple=True, help="Name of each dump in the report, in order (default: the device's).")
 @click.option(
@@ -47,9 +47,9 @@ FOR_ARRAYS = {
     type=click.Choice(["full", "sampled", "auto", "none"]),
     default="auto",
     show_default=True,
-    help="Judge by the float64 truth: all of it, a sample of large products, all up to 2^41 operations; or not.",
+    help="Reference to judge by: computed in full, sampled for large products, auto (in full up to 2^41 operations), or none.",
 )
-@click.option("--reference-cache", type=click.Path(file_okay=False), metavar="DIR", help="Keep references here and read them from here.")
+@click.option("--reference-cache", type=click.Path(file_okay=False), metavar="DIR", help="Store references in this folder and reuse them.")
 @click.option(
     "--gates",
     default="default",
@@ -59,20 +59,23 @@ FOR_ARRAYS = {
 )
 @click.option("--case", "cases", multiple=True, metavar="ID", shell_complete=completion.cases, help="Only this case id.")
 @selection
-@click.option("--candidate", "candidates", multiple=True, metavar="NAME", help="Only these implementations, or all (the default).")
+@click.option("--candidate", "candidates", multiple=True, metavar="NAME", help="Judge only these implementations, or all (the default).")
 @click.option("--cross-format", is_flag=True, help="Compare fp8 encodings (OCP, FNUZ) of one family by value.")
-@click.option("--explain", is_flag=True, help="Name the order of operations that makes each product's bits (notation: docs/datapath.md).")
+@click.option("--explain", is_flag=True, help="Find the order of operations that makes each product's bits (notation: docs/datapath.md).")
 @click.option("--unit", metavar="UNIT", help="With --explain: whose arithmetic to try (default: each dump's device).")
 @click.option("--no-verify", is_flag=True, help="Skip the check of stored digests.")
 @listed("--to", "forms", metavar="FORMS", help=f"Reports to write: {FORMS}; none for no file (default: {DEFAULT_FORMS}; with --case none).")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")
 @click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that share the cases (default: one a core from 1,000 results on)."
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that share the cases (default: one per core, from 1,000 results).",
 )
 @click.option("--baseline", type=click.Path(), metavar="RESULTS", help="Say what changed since this results.json.")
-@click.option("--strict", is_flag=True, help="A warning exits with 1.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for a warning.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no table.")
-@click.option("-v", "--verbose", is_flag=True, help="The whole text of every finding.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every finding in full.")
 @click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout.")
 def compare_command(
     dumps: tuple[str, ...], strict: bool, quiet: bool, verbose: bool, as_json: bool, forms: str | None, out: str | None, **options: Any

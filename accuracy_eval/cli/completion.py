@@ -12,7 +12,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 VARIABLE = "_ACCURACY_EVAL_COMPLETE"
 
 
-@click.command("completion", short_help="Print the completion script of a shell.")
+@click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> int:
     """Print the script that makes SHELL complete commands, options, names and case ids.

@@ -7,7 +7,7 @@ import json
 import click
 
 
-@click.command("coverage", short_help="What of the case space dumps have seen, skipped and never reached.")
+@click.command("coverage")
 @click.argument("dumps", nargs=-1, required=True, type=click.Path())
 @click.option("--op", "ops", multiple=True, metavar="OP", help="Only this op (repeatable).")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")

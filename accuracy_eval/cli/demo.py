@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command("demo", short_help="Compare this machine with a packaged H200 dump and the reference.")
+@click.command("demo")
 @click.option("-o", "--out", type=click.Path(file_okay=False), default="reports/demo", show_default=True, help="Folder for the reports.")
 @click.option("--device", default="cpu", show_default=True, help="auto, cuda, cuda:N, cpu or reference.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")

@@ -37,7 +37,7 @@ def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | 
     if value is None or value == "all":
         return value  # type: ignore[return-value]
     if not value.isdecimal() or int(value) < 1:
-        raise click.BadParameter(f"{value!r}: expected a number of processes, or all for one a GPU")
+        raise click.BadParameter(f"{value!r}: expected a number of processes, or all for one per GPU")
     return int(value)
 
 
@@ -47,7 +47,7 @@ def _plan_for(_: click.Context, __: click.Parameter, value: str | None) -> str |
     return value
 
 
-@click.command("dump", short_help="Run a suite on a device and store the outputs.")
+@click.command("dump")
 @click.argument("suite", required=False, shell_complete=completion.suites)
 @click.option("-o", "--out", type=click.Path(dir_okay=False), help="The dump to write (HDF5).")
 @click.option(
@@ -61,23 +61,23 @@ def _plan_for(_: click.Context, __: click.Parameter, value: str | None) -> str |
     metavar="NAME=VALUE",
     help="Only these: an option of the op, such as beta=1.0 or causal=true (list ops NAME).",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Another seed for every case.")
+@click.option("--seed", type=click.IntRange(min=0), help="Use this seed for every case.")
 @click.option("--max-m", type=click.IntRange(min=1), help="Cap the rows of model GEMMs, of a group where there are experts.")
 @click.option(
     "--candidate",
     "candidates",
     multiple=True,
     metavar="NAME",
-    help="Only these implementations, or all (default: the framework's choice, plugins, and what the suite expects).",
+    help="Run only these implementations, or all (default: the framework's choice, plugins, and what the suite expects).",
 )
-@click.option("--state", "states", multiple=True, metavar="NAME", help="Run each also in this state: graph, stream, misaligned, alone.")
+@click.option("--state", "states", multiple=True, metavar="NAME", help="Also run each one in this state: graph, stream, misaligned, alone.")
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Python file that registers candidates.")
 @click.option("--repeats", default=2, show_default=True, type=click.IntRange(min=1), help="Runs of each case, compared byte for byte.")
 @click.option(
     "--workers",
     callback=_workers,
     metavar="N|all",
-    help="Run in N processes, one a GPU; a crash or a hang costs its case alone. [default: in this one]",
+    help="Run in N processes, one per GPU; a crash or a hang loses only its case. [default: in this process]",
 )
 @click.option(
     "--engine",
@@ -94,33 +94,33 @@ def _plan_for(_: click.Context, __: click.Parameter, value: str | None) -> str |
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Time after which a case that gives no sign of life is ended: with workers, and of ranks (collectives).",
+    help="End a case that shows no sign of life for this long: with workers, and ranks of collectives.",
 )
 @click.option(
     "--plan",
     "plan_for",
     callback=_plan_for,
     metavar="DEVICE",
-    help="Run nothing: print cases, results (a case by a candidate), operations, bytes and time, by the rates of h200 or cpu.",
+    help="Run nothing; print cases, results (one per case and candidate), operations, bytes and time, at the rates of h200 or cpu.",
 )
-@click.option("--kernels", is_flag=True, help="Record the names of the GPU kernels each case runs (one more run, under the profiler).")
-@click.option("--certify", is_flag=True, help="Check every run of an exact product on the device; wrong rows and columns are named.")
+@click.option("--kernels", is_flag=True, help="Record the names of the GPU kernels of each case (one more run, under the profiler).")
+@click.option("--certify", is_flag=True, help="Check every run of an exact product on the device; name wrong rows and columns.")
 @click.option(
     "--shard",
     default="0/1",
     show_default=True,
     callback=_shard,
-    help="I/N: only every N-th case, starting at I, and what it is compared with.",
+    help="I/N: run only every N-th case from case I on, and the cases that these are compared with.",
 )
-@click.option("--resume", is_flag=True, help="Go on with an unfinished dump.")
-@click.option("--store-inputs", is_flag=True, help="Store operands too, not only their digests.")
-@click.option("--probe", is_flag=True, help="Store the device's numerics card too (accuracy-eval probe).")
-@click.option("--no-pack", is_flag=True, help="Leave one file a case in OUT.parts.")
+@click.option("--resume", is_flag=True, help="Continue an unfinished dump.")
+@click.option("--store-inputs", is_flag=True, help="Store the operands, not only their digests.")
+@click.option("--probe", is_flag=True, help="Also store the device's numerics card (see command probe).")
+@click.option("--no-pack", is_flag=True, help="Leave one file per case in OUT.parts instead of packing them.")
 @click.option(
     "--fp8", "encoding", type=click.Choice(["ocp", "fnuz"]), default="ocp", show_default=True, help="fp8 encoding of --device reference."
 )
 @click.option("--huge", is_flag=True, help="Allow tensors over 2^31 elements.")
-@click.option("--attended", is_flag=True, help="Driven by another program (accuracy-eval run): ends when standard input does.")
+@click.option("--attended", is_flag=True, help="For a program that drives this one, as run does: stop when standard input closes.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
 @click.option("--json", "as_json", is_flag=True, help="Summary as JSON on stdout.")
 def dump_command(
@@ -138,7 +138,7 @@ def dump_command(
     \b
     accuracy-eval dump smoke -o cpu.h5 --device cpu
     accuracy-eval dump turbo-gemm -o h200.h5 --lane random
-    accuracy-eval dump models -o mi300x.h5 --device cuda --workers all      one process a GPU
+    accuracy-eval dump models -o mi300x.h5 --device cuda --workers all      one process per GPU
     accuracy-eval dump models -o /shared/h200.h5 --device cuda --engine ray --on H200
     accuracy-eval dump --op gemm --shape 512x128x256 --format bfloat16 --option beta=1.0 -o one.h5
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from accuracy_eval.explained import ExplainedOutput
 
 
-@click.command("explain", short_help="Name the order of operations that makes each product's bits.")
+@click.command("explain")
 @click.argument("dump", type=click.Path())
 @click.option("--case", "cases", multiple=True, metavar="ID", shell_complete=completion.cases, help="Only this case id.")
 @selection

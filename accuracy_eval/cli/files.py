@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from accuracy_eval.store import Dump
 
 
-@click.command("inspect", short_help="Print what a dump holds.")
+@click.command("inspect")
 @click.argument("dump", type=click.Path())
 @click.option("--case", "case", metavar="ID", shell_complete=completion.cases, help="Every tensor of one case.")
 @click.option("--candidate", "candidate", metavar="NAME", help="With --case: only this candidate's.")
@@ -109,7 +109,7 @@ def _index(text: str) -> tuple[int, ...]:
         raise UsageError(f"--element {text}: expected whole numbers with commas between, for example 12,301") from error
 
 
-@click.command("merge", short_help="Join shards and parts into one dump.")
+@click.command("merge")
 @click.argument("dumps", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="The dump to write; may be one of the inputs.")
 def merge_command(dumps: tuple[str, ...], out: str) -> int:

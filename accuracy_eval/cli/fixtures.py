@@ -10,7 +10,7 @@ import click
 from accuracy_eval.cli.selection import listed
 
 
-@click.group("fixtures", short_help="Operands and exact results as files for engines without torch.")
+@click.group("fixtures")
 def fixtures_command() -> None:
     """Files an inference engine checks itself against: exact operands, what to compute, the result before and after rounding."""
 

@@ -24,7 +24,7 @@ _GIVEN_BY_RUN = {
 }
 
 
-@click.command("run", short_help="Dump on several hosts at once, fetch, compare: one command.")
+@click.command("run")
 @click.argument("fleet", type=click.Path())
 @click.option("--push", is_flag=True, help="Give the hosts this package; they need what it imports, and their own torch.")
 @click.option("--fresh", is_flag=True, help="Do not go on with what earlier runs left on the hosts.")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from accuracy_eval.prove import Cell, Proof
 
 
-@click.group("gates", short_help="Put known faults into results and show which gate catches them.")
+@click.group("gates")
 def gates_command() -> None:
     """What the limits catch, shown instead of said."""
 

@@ -7,7 +7,7 @@ import click
 from accuracy_eval.cli import completion
 
 
-@click.command("history", short_help="Chart a metric over dated results, library versions on the axis.")
+@click.command("history")
 @click.argument("folder", type=click.Path())
 @click.option(
     "--metric", default="rel_fro", show_default=True, shell_complete=completion.metrics, help="What to chart (accuracy-eval list metrics)."

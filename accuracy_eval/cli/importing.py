@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 
-@click.command("import", short_help="Read another evaluator's .pt dumps into one file to compare.")
+@click.command("import")
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The .safetensors file to write.")
 @click.option("-q", "--quiet", is_flag=True, help="No summary.")

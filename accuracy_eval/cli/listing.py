@@ -132,7 +132,7 @@ _TABLES: dict[str, Callable[[], Table]] = {
 }  # fmt: skip
 
 
-@click.command("list", short_help="Print the ops, formats, suites, gates and devices there are.")
+@click.command("list")
 @click.argument("what", metavar="[WHAT]", type=click.Choice(list(_TABLES)), default="ops")
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--suite", help="The case ids of this suite instead.")

@@ -13,7 +13,7 @@ from accuracy_eval.cli.progress import progress
 from accuracy_eval.cli.selection import FILTERS, chosen_suite, selection
 
 
-@click.command("predict", short_help="Write what a matrix unit will return, before anyone has run it.")
+@click.command("predict")
 @click.argument("suite", required=False, shell_complete=completion.suites)
 @click.option("--unit", required=True, metavar="UNIT", help="Any name in accuracy-eval list units: cdna3, MI300X, B200, …")
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="The sealed dump to write (HDF5).")

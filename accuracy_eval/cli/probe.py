@@ -7,7 +7,7 @@ import json
 import click
 
 
-@click.command("probe", short_help="Ask a device how it multiplies: its numerics card.")
+@click.command("probe")
 @click.option("--device", default="auto", show_default=True, help="auto, cuda, cuda:N (AMD GPUs too), cpu, model:UNIT.")
 @click.option("--format", "formats", multiple=True, metavar="FORMAT", help="Only these operand formats: bfloat16, fp8_e4m3, …")
 @click.option(

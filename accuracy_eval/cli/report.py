@@ -11,7 +11,7 @@ from accuracy_eval.cli.selection import listed
 DEFAULT_FORMS = "xlsx,html"
 
 
-@click.command("report", short_help="Render reports again from a results.json.")
+@click.command("report")
 @click.argument("results", type=click.Path())
 @listed("--to", "forms", metavar="FORMS", help=f"{FORMS} (default: {DEFAULT_FORMS}).")
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Folder for the reports (default: reports/A-vs-B).")

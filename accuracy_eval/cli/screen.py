@@ -11,7 +11,7 @@ from accuracy_eval.cli.progress import progress
 from accuracy_eval.cli.selection import FILTERS, selection
 
 
-@click.command("screen", short_help="Find the odd one out of many like devices, by digests alone.")
+@click.command("screen")
 @click.argument("dumps", nargs=-1, required=True, type=click.Path())
 @click.option("--label", "labels", multiple=True, help="Name of each dump, in order (default: its file's).")
 @selection

@@ -70,7 +70,7 @@ def options_of(chosen: dict[str, Any]) -> Options:
     )
 
 
-@click.command("transfer", short_help="Move dumps between hosts over SSH, verified at both ends.")
+@click.command("transfer")
 @click.argument("sources", nargs=-1, required=True)
 @click.argument("destination")
 @connection_options
