@@ -1,4 +1,4 @@
-"""The gate an error budget makes.
+"""Which codes of an output an error budget allows.
 
 The budget B of an element (`cpu_ref.running`) bounds its error before the output is rounded. An output passes iff its code lies in
 [round(C − B), round(C + B)], C the reference: equivalently, the distance from C to the reals that round to the code is at most B.
