@@ -369,6 +369,16 @@ def _overflow_magnitude(f: Format, policy: Overflow) -> int:
     return f.max_code
 
 
+def round_to(values: Any, fmt: str | Format) -> Values:
+    """`values` rounded once to `fmt`, as float64 of the same shape: what storing them in that format leaves."""
+    return decode(encode(values, fmt), fmt)
+
+
+def arithmetic_format(fmt: str | Format) -> Format:
+    """The format in which frameworks compute on operands of `fmt`: float64 for float64, float32 for all others."""
+    return FORMATS["float64" if get_format(fmt).name == "float64" else "float32"]
+
+
 def ordinals(codes: Codes, fmt: str | Format) -> NDArray[np.int64]:
     """Signed position of each code on the format's number line, int64: neighbours differ by 1, -0 = +0 = 0.
 

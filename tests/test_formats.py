@@ -12,6 +12,7 @@ from accuracy_eval.formats import (
     ALIASES,
     FAMILIES,
     FORMATS,
+    arithmetic_format,
     concrete,
     decode,
     decode_table,
@@ -22,6 +23,7 @@ from accuracy_eval.formats import (
     is_nan,
     ordinal_distance,
     ordinals,
+    round_to,
     ulp,
 )  # fmt: skip
 
@@ -259,3 +261,14 @@ def test_codes_differ_unless_they_are_equal_or_both_nan():
     same = (a == b) | (np.isnan(values[0]) & np.isnan(values[1]))
     assert np.array_equal(differing(a, b, "float8_e5m2"), ~same)
     assert np.array_equal(differing(a, b, "int8"), a != b)
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "float32"])
+def test_rounding_to_a_format_is_that_of_ml_dtypes(fmt):
+    values = np.random.default_rng(0).standard_normal(4096)
+    assert np.array_equal(round_to(values, fmt), values.astype(np.dtype(getattr(ml_dtypes, fmt, fmt))).astype(np.float64))
+
+
+@pytest.mark.parametrize(("fmt", "computed"), [("float64", "float64"), ("float32", "float32"), ("bfloat16", "float32")])
+def test_only_float64_is_computed_in_float64(fmt, computed):
+    assert arithmetic_format(fmt).name == computed

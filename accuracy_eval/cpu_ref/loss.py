@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from accuracy_eval.contracts import LAMBDA, TYPICAL
 from accuracy_eval.cpu_ref.reduce import reduce, reduce_limit
 from accuracy_eval.cpu_ref.special import limit_ulps
-from accuracy_eval.formats import Format, Values, decode, encode, get_format, ulp
+from accuracy_eval.formats import Format, Values, arithmetic_format, round_to, ulp
 
 _WALK = 0.3  # rms of one rounding in ulps
 
@@ -37,7 +38,7 @@ class Logits:
     @property
     def inner(self) -> Format:
         """The format of the arithmetic."""
-        return get_format("float64" if self.format == "float64" else "float32")
+        return arithmetic_format(self.format)
 
     @property
     def counted(self) -> NDArray[np.bool_]:
@@ -53,7 +54,7 @@ class Logits:
 
     def rounded(self, values: Values) -> Values:
         """Twice the error of a correct rounding of these values to the operands' format."""
-        return TYPICAL * np.abs(decode(encode(values, self.format), self.format) - values)
+        return TYPICAL * np.abs(round_to(values, self.format) - values)
 
     def log_softmax(self) -> tuple[Values, Values]:
         """l [r, n] and how far off the stored one may be, which log Σ e^(x − m) may be rounded for (torch's CPU does in 16 bits)."""
@@ -78,10 +79,7 @@ class Label:
     def stored(self, grad: Values, rows: int, fmt: Format) -> list[tuple[Values, Values]]:
         """What kernels that store steps put into a gradient, per unit of the row's factor grad / rows: (the sum of a row, its part at
         classes that are not the row's own), both [r]. grad [r]: of the loss, of which each row has its part if rows is not 1."""
-
-        def kept(values: Values) -> Values:
-            return decode(encode(values, fmt), fmt)
-
+        kept = partial(round_to, fmt=fmt)
         g, own, share = grad / rows, 1 - self.smoothing, np.full(len(grad), self.share)
         found = [(kept(g) / g, self.share * kept(g) / g), (np.ones(len(g)), kept(share))]
         for shares, owns in (

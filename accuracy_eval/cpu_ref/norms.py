@@ -26,7 +26,7 @@ from accuracy_eval.contracts import LAMBDA
 from accuracy_eval.cpu_ref.flush import lost_steps, stored, vanishing
 from accuracy_eval.cpu_ref.magnitudes import norm
 from accuracy_eval.cpu_ref.reach import Reach
-from accuracy_eval.formats import Values, get_format
+from accuracy_eval.formats import Values, arithmetic_format
 
 WALK = LAMBDA * 0.3  # what a random walk of roundings reaches, in ulps of its size: the rms of one is 0.3
 
@@ -45,12 +45,12 @@ class Norm:
     @property
     def unit(self) -> float:
         """A relative step of the arithmetic in between."""
-        return 2.0**-52 if self.format == "float64" else 2.0**-23
+        return arithmetic_format(self.format).eps
 
     @property
     def largest(self) -> float:
         """Of the sums."""
-        return get_format("float64" if self.format == "float64" else "float32").max
+        return arithmetic_format(self.format).max
 
     def stored(self, values: Values) -> Values:
         """What a rounding to the operands' format may cost; wider formats are the arithmetic's own."""
@@ -143,7 +143,7 @@ def forward(a: Norm) -> Result:
 def _expanded(a: Norm, s: _Steps, g: Values, along: Values) -> tuple[Values, NDArray[np.bool_]]:
     """What dx [r, n] made as r·q + b·x − b·μ − … is off by, and where a step of it may leave the range of the arithmetic."""
     n, q, mean = a.x.shape[1], g * a.weight, np.abs(s.mean)
-    inner = get_format("float64" if a.format == "float64" else "float32")
+    inner = arithmetic_format(a.format)
     cube, b, size = s.scale**3 / n, s.scale**2 * np.abs(along), np.abs(a.x) + mean
 
     def adding(terms: Values) -> Values:

@@ -23,7 +23,7 @@ import numpy as np
 from accuracy_eval.contracts import LAMBDA, Contract
 from accuracy_eval.cpu_ref.special import limit_ulps
 from accuracy_eval.errors import UsageError, unknown
-from accuracy_eval.formats import Format, Values, get_format, ulp
+from accuracy_eval.formats import Format, Values, arithmetic_format, get_format, ulp
 from accuracy_eval.threads import map_threads
 
 if TYPE_CHECKING:
@@ -348,7 +348,7 @@ def reduce_limit(name: str | Reduction, x: Any, ref: Any, fmt: str | Format) -> 
         raise UsageError(f"{r.name} has an error budget under a contract: use sum_budget")
     rows, _ = _matrix(x)
     values = np.asarray(ref, np.float64)
-    inner = get_format("float64" if out.name == "float64" else "float32")
+    inner = arithmetic_format(out)
     rounding = (0.5 if out.bits < 64 else 1.0) * ulp(values, out)  # float64: the reference is rounded itself
     if r.name == "max":
         return np.where(np.isfinite(values), rounding, 0.0)

@@ -16,7 +16,7 @@ import numpy as np
 from accuracy_eval.contracts import LAMBDA, TYPICAL
 from accuracy_eval.cpu_ref.reduce import Reduction, log_steps, reduce, reduce_limit
 from accuracy_eval.cpu_ref.special import limit_ulps
-from accuracy_eval.formats import Format, Values, decode, encode, get_format, ulp
+from accuracy_eval.formats import Format, Values, arithmetic_format, get_format, round_to, ulp
 
 WALK = LAMBDA * 0.3  # what a random walk of roundings reaches, in ulps of its size: the rms of one is 0.3
 
@@ -33,7 +33,7 @@ class _Gradient:
     @property
     def inner(self) -> Format:
         """The format of the arithmetic."""
-        return get_format("float64" if self.format.name == "float64" else "float32")
+        return arithmetic_format(self.format)
 
     @property
     def steps(self) -> Values:
@@ -51,7 +51,7 @@ class _Gradient:
 
     def kept(self, values: Values) -> Values:
         """What these values are once they are stored."""
-        return decode(encode(values, self.format), self.format)
+        return round_to(values, self.format)
 
     def forward(self, r: Reduction) -> tuple[Values, Values]:
         """The stored result of the forward pass, [r, 1] or [r, n], and its error."""
@@ -81,7 +81,7 @@ def gradient_typical(r: Reduction, x: Values, grad: Values, truth: Values, fmt: 
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         a = _Gradient(x, grad[:, None], truth, get_format(fmt))
         y = reduce(r, x)[:, None]
-        own = TYPICAL * (decode(encode(y, a.format), a.format) - y)
+        own = TYPICAL * (round_to(y, a.format) - y)
         step = TYPICAL * a.unit / math.sqrt(12)
         forward = step * np.hypot(math.sqrt(2), np.abs(y - x.max(axis=1, keepdims=True)))
         off = np.hypot(np.hypot(own, forward), step * np.hypot(1.0, x - y))

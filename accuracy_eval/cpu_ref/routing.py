@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.cpu_ref.reduce import reduce, reduce_limit
 from accuracy_eval.cpu_ref.special import evaluate, limit
-from accuracy_eval.formats import Format, Values, get_format
+from accuracy_eval.formats import Format, Values, arithmetic_format
 
 Score = Literal["softmax", "sigmoid"]
 Indices = NDArray[np.int64]
@@ -42,7 +42,7 @@ class Routing:
     @property
     def inner(self) -> Format:
         """The format of the arithmetic."""
-        return get_format("float64" if self.format == "float64" else "float32")
+        return arithmetic_format(self.format)
 
     @cached_property
     def scores(self) -> tuple[Values, Values]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.cpu_ref.special_functions import FUNCTIONS, Function, Tail
 from accuracy_eval.errors import UsageError, unknown
-from accuracy_eval.formats import Codes, Format, Values, decode, encode, get_format, ulp
+from accuracy_eval.formats import Codes, Format, Values, arithmetic_format, decode, encode, get_format, ulp
 from accuracy_eval.threads import map_threads
 
 Vendor = Literal["any", "cuda", "hip", "pair"]
@@ -237,7 +237,7 @@ def limit_ulps(fn: str | Function, fmt: str | Format, vendor: Vendor = "any") ->
 
 
 def _tails(f: Function, out: Format) -> tuple[Tail, ...]:
-    return (f.tails or {}).get("float64" if out.name == "float64" else "float32", ())
+    return (f.tails or {}).get(arithmetic_format(out).name, ())
 
 
 def _inside(tail: Tail, x: Values) -> NDArray[np.bool_]:

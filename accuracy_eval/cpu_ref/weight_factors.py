@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from accuracy_eval.contracts import LAMBDA, TYPICAL
 from accuracy_eval.cpu_ref.reduce import reduce
 from accuracy_eval.cpu_ref.special import evaluate
-from accuracy_eval.formats import Format, Values, decode, encode, ulp
+from accuracy_eval.formats import Format, Values, round_to, ulp
 
 LEAST = 1024  # elements from which on something is said
 ROWS, ELEMENTS = 1 << 12, 1 << 15  # that are looked at, in steps over the whole
@@ -53,16 +53,16 @@ def stored_logs(x: Values, fmt: Format) -> Logs:
     """L of a `logsumexp` that is stored, of terms, their sum and its logarithm of which each may be too."""
     top = x.max(axis=1)
     shifted = x - top[:, None]
-    for terms in (evaluate("exp", shifted), _kept(evaluate("exp", _kept(shifted, fmt)), fmt)):
+    for terms in (evaluate("exp", shifted), round_to(evaluate("exp", round_to(shifted, fmt)), fmt)):
         total = terms.sum(axis=1)
-        for log in (evaluate("log", t) for t in (total, _kept(total, fmt))):
-            yield from (_kept(top + found, fmt) for found in (log, _kept(log, fmt)))
+        for log in (evaluate("log", t) for t in (total, round_to(total, fmt))):
+            yield from (round_to(top + found, fmt) for found in (log, round_to(log, fmt)))
 
 
 def stored_log_of_sum(x: Values, fmt: Format) -> Logs:
     """L where log Σ e^(x − max) is stored."""
     top = x.max(axis=1)
-    yield top + _kept(reduce("logsumexp", x) - top, fmt)
+    yield top + round_to(reduce("logsumexp", x) - top, fmt)
 
 
 def factors(a: Weights, actual: Values) -> dict[str, float]:
@@ -102,7 +102,7 @@ class _Sample:
         """Roundings of an element, in the root mean square, each with the number of what it follows from: one, where that is the same."""
         fmt, g = self.a.format, np.abs(self.g)
         shifted, out = self.x - self.log, self.truth
-        found = (g * self.p * ulp(shifted, fmt), self.x), (g * ulp(self.p, fmt), _kept(self.p, fmt)), (ulp(out, fmt), _kept(out, fmt))
+        found = (g * self.p * ulp(shifted, fmt), self.x), (g * ulp(self.p, fmt), round_to(self.p, fmt)), (ulp(out, fmt), round_to(out, fmt))
         return tuple((_RMS * step[self.used], np.unique(of[self.used], return_inverse=True)[1]) for step, of in found)
 
     def fit(self) -> Values:
@@ -118,9 +118,9 @@ class _Sample:
         fmt = self.a.format
         for log in (self.log[:, 0], *self.a.logs(self.a.x, fmt)):
             shifted = self.x - log[:, None]
-            for p in (evaluate("exp", shifted), evaluate("exp", _kept(shifted, fmt))):
-                for weights in (p, _kept(p, fmt)):
-                    yield self.errors(_kept(self.g * (weights - self.a.share), fmt))
+            for p in (evaluate("exp", shifted), evaluate("exp", round_to(shifted, fmt))):
+                for weights in (p, round_to(p, fmt)):
+                    yield self.errors(round_to(self.g * (weights - self.a.share), fmt))
 
     def of_ways(self) -> Iterator[Values]:
         """Errors that steps beside the weights leave."""
@@ -145,8 +145,3 @@ class _Sample:
 def _applied(fit: Values, errors: Values) -> Values:
     """[factors, ...] of errors [..., elements], in an order of addition that no library chooses."""
     return np.asarray((fit.reshape(len(fit), *[1] * (errors.ndim - 1), -1) * errors).sum(axis=-1))
-
-
-def _kept(values: Values, fmt: Format) -> Values:
-    """What these values are once they are stored."""
-    return decode(encode(values, fmt), fmt)

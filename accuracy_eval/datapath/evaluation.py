@@ -17,7 +17,7 @@ from accuracy_eval.datapath.planes import BLOCK_SCALES, Plane, factored, order_o
 from accuracy_eval.datapath.products import result_codes
 from accuracy_eval.datapath.rules import Rule
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Codes, Values, decode, encode, get_format
+from accuracy_eval.formats import Codes, Values, decode, encode, get_format, round_to
 from accuracy_eval.jit import fma, kernel
 
 Elements = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -90,9 +90,7 @@ class Problem:
         """Whether the block scales are such that an instruction may take them itself."""
         name = BLOCK_SCALES.get(self.block)
         grids = (self.a_scale, self.b_scale)
-        return name is not None and all(
-            g is not None and np.array_equal(decode(encode(g.astype(float), name), name), g, equal_nan=True) for g in grids
-        )
+        return name is not None and all(g is not None and np.array_equal(round_to(g.astype(float), name), g, equal_nan=True) for g in grids)
 
     def at(self, i: NDArray[np.int64], j: NDArray[np.int64]) -> Problem:
         """The same problem for the elements (i[t], j[t]) only: row t of its operands belongs to element t."""

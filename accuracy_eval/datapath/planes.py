@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from accuracy_eval.datapath.lanes import NONE
 from accuracy_eval.datapath.rules import Rule
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Codes, Format, Values, decode, decode_table, encode, get_format
+from accuracy_eval.formats import Codes, Format, Values, decode, decode_table, encode, get_format, round_to
 
 PRES = ("", "tf32rne", "tf32rz", "fp16", "mx")
 BLOCK_SCALES = {32: "float8_e8m0fnu", 16: "float8_ue4m3"}  # scales that instructions take themselves, by the k's that share one
@@ -125,7 +125,7 @@ def factored(scales: Values, fmt: str) -> tuple[Values, float]:
 
 def _held(values: Values, fmt: str) -> bool:
     """Whether every value is one of the format's."""
-    return np.array_equal(decode(encode(values, fmt), fmt), values)
+    return np.array_equal(round_to(values, fmt), values)
 
 
 def _padded(x: Any, fill: float) -> NDArray[Any]:

@@ -16,7 +16,20 @@ from typing import Any
 import numpy as np
 
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Codes, Format, Values, concrete, decode, decode_table, encode, get_format, is_nan, ordinals
+from accuracy_eval.formats import (
+    Codes,
+    Format,
+    Values,
+    arithmetic_format,
+    concrete,
+    decode,
+    decode_table,
+    encode,
+    get_format,
+    is_nan,
+    ordinals,
+    round_to,
+)
 
 Matmul = Callable[[Codes, Codes], Codes]
 Terms = dict[int, tuple[float, float]]  # k → the two factors there
@@ -144,7 +157,7 @@ def narrow(out: Format) -> bool:
 
 def _ulp_exponent(out: Format) -> int:
     """log2 of an ulp of 2^8 in the accumulator: float64's for a float64 output, else float32's."""
-    return 8 - (52 if out.name == "float64" else 23)
+    return 8 - arithmetic_format(out).fraction_bits
 
 
 def tree_row(fmt: Format, out: Format, k: int, i: int, j: int) -> Terms:
@@ -218,7 +231,7 @@ def probe(
     large_part = np.zeros(2) if narrow(o) else np.array([256.0, -256.0])
     answers["rounding"] = tuple(_number(x) for x in (got["rounding"] - large_part) / 2.0 ** _ulp_exponent(o))
     target = 2.0 ** (2 * SMALLEST[f.name] + 25) if f.name in SMALLEST else 1.0
-    wide = get_format("float64" if o.name == "float64" else "float32")
+    wide = arithmetic_format(o)
     home = int(ordinals(encode(np.array([target]), wide), wide)[0])
     moved = encode(got["tiny_accumulator"] + (target if narrow(o) else 0.0), wide)
     answers["tiny_accumulator"] = tuple(int(x) - home for x in ordinals(moved, wide))
@@ -286,7 +299,7 @@ def _integers(matmul: Matmul, f: Format, o: Format) -> bool:
     exact = a @ b.T
     if o.name not in ("float32", "float64"):
         a[:, 8:], exact = 0.0, a[:, :8] @ b[:, :8].T
-    return bool(np.array_equal(decode(np.asarray(matmul(encode(a, f), encode(b, f))), o), decode(encode(exact, o), o)))
+    return bool(np.array_equal(decode(np.asarray(matmul(encode(a, f), encode(b, f))), o), round_to(exact, o)))
 
 
 def _half(matmul: Matmul, f: Format, o: Format) -> Answer:

@@ -19,7 +19,7 @@ from accuracy_eval.budget import within_budget
 from accuracy_eval.cpu_ref.attention import Attention, Result, backward, forward
 from accuracy_eval.diagnose.context import Finding, Look
 from accuracy_eval.diagnose.sampling import Indices, places_of
-from accuracy_eval.formats import Codes, Values, decode, encode, ulp
+from accuracy_eval.formats import Codes, Values, decode, round_to, ulp
 from accuracy_eval.messages import number
 from accuracy_eval.ops import attention
 from accuracy_eval.ops.attention_problems import PROBLEMS
@@ -278,7 +278,7 @@ class Sample:
             codes, values = part.codes[known], values[known]
             if not known.any() or not within_budget(codes, values, budget[known], self.fmt).all():
                 return math.inf
-            rest += _energy(decode(codes, self.fmt) - decode(encode(values, self.fmt), self.fmt))
+            rest += _energy(decode(codes, self.fmt) - round_to(values, self.fmt))
         return rest
 
     def errors(self, asked: Change) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.budget import within_budget
 from accuracy_eval.contracts import parse_contract
-from accuracy_eval.formats import Format, Values, decode, encode, get_format, ulp
+from accuracy_eval.formats import Format, Values, decode, get_format, round_to, ulp
 from accuracy_eval.metrics.aggregates import LIMIT
 from accuracy_eval.metrics.measured import Measured
 from accuracy_eval.metrics.registry import AGGREGATES
@@ -215,7 +215,7 @@ class Look:
         """Expected values as the actual's format holds them."""
         if self.fmt.kind == "int" or not self.fmt.has_nan:
             expected = np.nan_to_num(expected, nan=0.0)
-        return decode(encode(expected, self.fmt), self.fmt)
+        return round_to(expected, self.fmt)
 
     @cached_property
     def whole(self) -> tuple[Values, Values] | None:

@@ -11,7 +11,7 @@ from accuracy_eval.cpu_ref.epilogue import ACTIVATIONS, Epilogue, epilogue_panel
 from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.diagnose.context import Finding, Look
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Values, decode, encode, ulp
+from accuracy_eval.formats import Values, decode, encode, round_to, ulp
 from accuracy_eval.ops.epilogue import epilogue_of, problem_of
 from accuracy_eval.records import Case, Coded
 
@@ -54,7 +54,7 @@ def epilogue_step(look: Look) -> Finding | None:
 
 def _predicted(problem: Gemm, steps: Epilogue, look: Look) -> Values:
     exact = np.concatenate([p.values for p in epilogue_panels(problem, steps)])
-    return decode(encode(np.nan_to_num(exact), look.fmt), look.fmt)
+    return round_to(np.nan_to_num(exact), look.fmt)
 
 
 def _changes(problem: Gemm, steps: Epilogue) -> Iterator[Change]:

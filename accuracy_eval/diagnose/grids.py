@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from accuracy_eval.diagnose.context import Finding, Look
-from accuracy_eval.formats import FORMATS, Format, Values, decode, encode
+from accuracy_eval.formats import FORMATS, Format, Values, decode, encode, round_to
 
 FEWEST = 24  # elements whose truth is not on the grid, of all those looked at at least a quarter
 SAME = 0.9  # of them the output must hold exactly the truth rounded (or cut) once: sums that were rounded on their way miss more
@@ -22,7 +22,7 @@ def result_rounded(look: Look) -> Finding | None:
     finite = np.isfinite(a) & np.isfinite(e)
     a, e = a[finite], e[finite]
     for grid in _narrower(look.fmt):
-        held = decode(encode(a, grid), grid)
+        held = round_to(a, grid)
         if not np.array_equal(held, a):
             continue
         once = encode(e, grid)

@@ -16,7 +16,7 @@ from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.diagnose.context import Look, Rows
 from accuracy_eval.diagnose.epilogues import case_of, linear
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Format, Values, decode, encode, ulp
+from accuracy_eval.formats import Format, Values, decode, round_to, ulp
 from accuracy_eval.ops import factors, quantised
 from accuracy_eval.records import Case
 
@@ -79,7 +79,7 @@ class Sample:
 
     def rest(self, prediction: Values) -> float:
         """‖X - P‖² with P rounded to the output's format: 0 for a prediction that is right."""
-        return float(np.sum((self.x - decode(encode(prediction, self.fmt), self.fmt)) ** 2))
+        return float(np.sum((self.x - round_to(prediction, self.fmt)) ** 2))
 
     def explains(self, prediction: Values) -> bool:
         """Whether most of the elements that are clearly wrong are explained one by one: an energy may be that of one element."""
@@ -90,7 +90,7 @@ class Sample:
         return int(wrong.sum()) >= FEWEST and float((left <= np.maximum(off / 4, step))[wrong].mean()) >= 0.9
 
     def matches(self, prediction: Values) -> NDArray[np.bool_]:
-        return np.asarray(decode(encode(prediction, self.fmt), self.fmt) == self.x)
+        return np.asarray(round_to(prediction, self.fmt) == self.x)
 
 
 def sample(look: Look) -> Sample | None:

@@ -14,7 +14,7 @@ from typing import Any
 from accuracy_eval.cpu_ref.attention import Attention, Result, backward, forward
 from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.errors import UnsupportedCase
-from accuracy_eval.formats import Values, decode
+from accuracy_eval.formats import Values, arithmetic_format, decode
 from accuracy_eval.metrics.rounding_bias import Alike
 from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.spec import (
@@ -74,7 +74,7 @@ def _outputs(case: Case, encoding: Encoding) -> tuple[Output, ...]:
     if case.direction == "bwd":
         return tuple(Output(f"d{o.name}", o.shape, o.format) for o in given[:-1])
     q = given[0]
-    lse = (Output("lse", tuple(case.dims[x] for x in "bhs"), "float64" if q.format == "float64" else "float32"),)
+    lse = (Output("lse", tuple(case.dims[x] for x in "bhs"), arithmetic_format(q.format).name),)
     return (Output("out", q.shape, q.format), *(lse if option(case, "lse") else ()))
 
 

@@ -15,7 +15,7 @@ from accuracy_eval.cpu_ref.overflow import sum_overflows
 from accuracy_eval.cpu_ref.reduce import REDUCTIONS, Reduction, log_steps, reduce, reduce_gradient, reduce_limit, sum_budget
 from accuracy_eval.cpu_ref.reduce_gradient import gradient_limit, gradient_typical
 from accuracy_eval.cpu_ref.weight_factors import Weights, stored_logs
-from accuracy_eval.formats import Format, Values, decode, get_format, ulp
+from accuracy_eval.formats import Format, Values, arithmetic_format, decode, get_format, ulp
 from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.gemm import overflowing
 from accuracy_eval.ops.panels import Lines, Part, by_rows, turned
@@ -147,7 +147,7 @@ def _allowed(r: Reduction, x: Values, truth: Values, out: str, contract: str) ->
 
 def _norm_outside(rows: _RowsOf, fmt: str) -> Exempt:
     """0 where every square underflows, Inf where their sum overflows."""
-    inner = get_format("float64" if fmt == "float64" else "float32")
+    inner = arithmetic_format(fmt)
 
     def mask(codes: NDArray[Any], values: Values, first_row: int) -> NDArray[np.bool_]:
         found = decode(codes, fmt)
@@ -168,7 +168,7 @@ def _overflows(norm: Any, inner: Format) -> Any:
 
 def _norm_gradient_outside(rows: _RowsOf, fmt: str) -> Exempt:
     """Rows whose norm is not known to half of itself, or overflows, or by which the gradient cannot be divided in the operands' format."""
-    inner, kept = get_format("float64" if fmt == "float64" else "float32"), get_format(fmt)
+    inner, kept = arithmetic_format(fmt), get_format(fmt)
     norm = REDUCTIONS["norm"]
 
     def mask(codes: NDArray[Any], values: Values, first_row: int) -> NDArray[np.bool_]:
@@ -195,7 +195,7 @@ def _weights_of_infinity(rows: _RowsOf, fmt: str) -> Exempt:
 
 def _centred_overflow(rows: _RowsOf, fmt: str) -> Exempt:
     """grad − Σ grad·s may overflow where the weight that multiplies it is small or 0."""
-    inner, softmax = get_format("float64" if fmt == "float64" else "float32"), REDUCTIONS["softmax"]
+    inner, softmax = arithmetic_format(fmt), REDUCTIONS["softmax"]
 
     def mask(codes: NDArray[Any], values: Values, first_row: int) -> NDArray[np.bool_] | None:
         odd = ~np.isfinite(decode(codes, fmt)) & np.isfinite(values)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from accuracy_eval.cpu_ref.reach import Reach
-from accuracy_eval.formats import Values, decode, get_format, ulp
+from accuracy_eval.formats import Values, arithmetic_format, decode, get_format, ulp
 from accuracy_eval.ops.autograd import gradients
 from accuracy_eval.ops.panels import whole
 from accuracy_eval.ops.spec import (
@@ -70,7 +70,7 @@ def _turned(case: Case, inputs: Inputs) -> tuple[Values, Values]:
     """The result and the error of two products and their sum, each of which may be rounded to the operands' format, doubled."""
     fmt = get_format(inputs["cos"].format)
     products = [x * y for x, y in _factors(case, inputs)]
-    unit = 2.0**-52 if fmt.name == "float64" else 2.0**-23
+    unit = arithmetic_format(fmt).eps
     error = sum(ulp(p, fmt) if fmt.bits <= 16 else np.maximum(2 * unit * np.abs(p), fmt.smallest_subnormal) for p in products)
     total: Values = products[0] + products[1]
     return total, error + unit * np.abs(total)

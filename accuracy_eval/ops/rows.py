@@ -12,7 +12,7 @@ from accuracy_eval.cpu_ref.overflow import Reached
 from accuracy_eval.cpu_ref.reduce import reduce, sum_budget
 from accuracy_eval.cpu_ref.row_sums import RowSums
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Codes, Values, decode, encode, get_format, ulp
+from accuracy_eval.formats import Codes, Values, decode, encode, get_format, round_to, ulp
 from accuracy_eval.inputs.exact import INPUT_CLASS
 from accuracy_eval.inputs.philox import STREAM_16, stream_key, words
 from accuracy_eval.ops.gemm import overflowing
@@ -81,7 +81,7 @@ def dotted(output: Output, contract: str, terms: Callable[[Indices], Values], le
         if fmt.bits <= 16:
             with np.errstate(invalid="ignore", over="ignore"):
                 spread = np.sqrt((ulp(products, fmt) ** 2).sum(axis=2) / 12)
-                equal = np.abs((decode(encode(products, fmt), fmt) - products).sum(axis=2))  # equal products round alike
+                equal = np.abs((round_to(products, fmt) - products).sum(axis=2))  # equal products round alike
                 budget = budget + LAMBDA * spread + 2 * equal
         return values, budget
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from accuracy_eval.formats import Values, decode, encode
+from accuracy_eval.formats import Values, round_to
 
 Unit = Callable[[Values, Values], Values]
 
@@ -26,7 +26,7 @@ def bfloat16_partials(a: Values, b: Values, pieces: int = 4) -> Values:
     total = np.zeros((len(a), len(b)), np.float32)
     for k in range(0, a.shape[1], width):
         part = float32_sums(a[:, k : k + width], b[:, k : k + width])
-        total += decode(encode(part, "bfloat16"), "bfloat16").astype(np.float32)
+        total += round_to(part, "bfloat16").astype(np.float32)
     return total.astype(np.float64)
 
 

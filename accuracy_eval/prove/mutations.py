@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from accuracy_eval.formats import Values, decode, encode, get_format
+from accuracy_eval.formats import Values, decode, get_format, round_to
 from accuracy_eval.prove.arithmetic import Unit, bfloat16_partials, fourteen_bits
 from accuracy_eval.prove.products import SEED, Problem
 from accuracy_eval.quantize import get_recipe
@@ -113,7 +113,7 @@ def _swapped_scales(p: Problem) -> Values | NotApplicable:
 
 def _tf32(p: Problem) -> Values:
     def cut(x: Values) -> Values:
-        return decode(encode(x, "tfloat32"), "tfloat32")
+        return round_to(x, "tfloat32")
 
     return p.result(cut(p.a), cut(p.b))
 

@@ -25,7 +25,7 @@ from accuracy_eval.contracts import LAMBDA
 from accuracy_eval.cpu_ref.attention.head import Head
 from accuracy_eval.cpu_ref.attention.problem import Attention, Narrow
 from accuracy_eval.cpu_ref.blas import one_thread
-from accuracy_eval.formats import Values, decode, encode, get_format, ulp
+from accuracy_eval.formats import Values, get_format, round_to, ulp
 from accuracy_eval.threads import map_threads
 
 FACTORS = ("values", "scores")
@@ -83,7 +83,7 @@ def _use(head: Head, narrow: Narrow, out: Values, fmt: str, d: Values) -> float:
     most = np.maximum(np.abs(moves), np.abs(moves_both))
     top = p == p.max(axis=1, keepdims=True)
     half = np.where(top | (p == 0.0), 0.0, narrow.half(p))
-    of_output = (decode(encode(o, fmt), fmt) - o) * d
+    of_output = (round_to(o, fmt) - o) * d
     variance = ((half * most) ** 2).sum() / 3 + ((p * head.random[here] * moves_both) ** 2).sum() + ((ulp(o, fmt) * d) ** 2).sum() / 12
     step, width = head.a.adding
     root = np.sqrt(p**2 @ v**2)
@@ -109,7 +109,7 @@ def _alike(p: Values, largest: Values, narrow: Narrow, *moves: Values) -> float:
     worst = 0.0
     for place in range(PLACES):
         unit = largest / (narrow.scale * 2.0 ** (-place / PLACES))
-        error = decode(encode(p / unit, narrow.format), narrow.format) * unit - p
+        error = round_to(p / unit, narrow.format) * unit - p
         worst = max(worst, *(abs(float((error * m).sum())) for m in moves))
     return worst
 
@@ -117,4 +117,4 @@ def _alike(p: Values, largest: Values, narrow: Narrow, *moves: Values) -> float:
 def _of_largest(narrow: Narrow) -> float:
     """The relative rounding error of a weight of 1."""
     largest: NDArray[np.float64] = np.array([narrow.scale])
-    return float(abs(decode(encode(largest, narrow.format), narrow.format)[0] / narrow.scale - 1))
+    return float(abs(round_to(largest, narrow.format)[0] / narrow.scale - 1))

@@ -15,7 +15,7 @@ from accuracy_eval.cpu_ref.magnitudes import norm
 from accuracy_eval.cpu_ref.magnitudes import root as squares_root
 from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.cpu_ref.special import evaluate
-from accuracy_eval.formats import Values, ulp
+from accuracy_eval.formats import Values, arithmetic_format, ulp
 
 SOFT = 4.0  # ulps of the scalar arithmetic that scaling, exponential, division and rescaling take each time
 COARSE = 0.125  # error of S from which its effect on P is bounded instead of taken to first order
@@ -82,7 +82,7 @@ class Head:
         for sign in (-1.0, 1.0):
             own, others = self._moved(sign), self._moved(-sign)
             if stored_log:
-                step = ulp(self.log, "float64" if self.a.format == "float64" else "float32")[:, None]
+                step = ulp(self.log, arithmetic_format(self.a.format).name)[:, None]
                 moved = evaluate("exp", own - log_sum_exp(others) + sign * np.where(np.isfinite(step), step, 0.0))
             else:
                 moved = 1.0 / (1.0 + evaluate("exp", log_sum_exp_of_others(others) - own))

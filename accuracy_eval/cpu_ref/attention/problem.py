@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.contracts import LAMBDA
 from accuracy_eval.cpu_ref.flush import lost_steps, stored
-from accuracy_eval.formats import Values, get_format
+from accuracy_eval.formats import Values, arithmetic_format, get_format
 
 WALK = 0.3  # rms of one rounding in ulps, as in the budget of a product
 STEP = 4  # products a truncating matrix unit adds per rounding (the coarsest the contract allows)
@@ -69,12 +69,12 @@ class Attention:
     @property
     def largest(self) -> float:
         """Of the arithmetic between the roundings."""
-        return get_format("float64" if self.format == "float64" else "float32").max
+        return arithmetic_format(self.format).max
 
     @property
     def ulp(self) -> float:
         """A relative step of the arithmetic between the roundings."""
-        return 2.0**-52 if self.format == "float64" else 2.0**-23
+        return arithmetic_format(self.format).eps
 
     @property
     def adding(self) -> tuple[float, int]:
