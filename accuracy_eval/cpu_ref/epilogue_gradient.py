@@ -21,7 +21,7 @@ from accuracy_eval.cpu_ref.operands import Gemm
 from accuracy_eval.cpu_ref.reach import Flags, Reach
 from accuracy_eval.cpu_ref.special import gradient as slope_times
 from accuracy_eval.cpu_ref.special import gradient_limit
-from accuracy_eval.formats import Values, decode, encode, get_format
+from accuracy_eval.formats import Values, arithmetic_format, decode, encode, get_format
 from accuracy_eval.records import Coded
 
 OVERSHOOT = 0.13  # beyond 0 and 1, that slopes of activations reach
@@ -70,7 +70,7 @@ def upstream(problem: Gemm, epilogue: Epilogue, grad_y: Coded, contract: str) ->
     t = np.concatenate([within_float64(problem, p) for p in found])
     error = np.concatenate([p.budget for p in found if p.budget is not None])
     f, fmt = ACTIVATIONS[epilogue.activation], epilogue.rounded
-    scalar = "float64" if get_format(fmt).name == "float64" else "float32"
+    scalar = arithmetic_format(fmt).name
     reach = projection_reach(problem, t, error, contract, fmt)
     error = np.where(_certainly_zero(problem, t), 0.0, error + stored(np.abs(t) + error, fmt))
     several = reach.nan | (reach.infinite & (reach.low < reach.high))

@@ -10,7 +10,7 @@ import numpy as np
 from accuracy_eval.diagnose.context import EXPLAINED, Finding, Look
 from accuracy_eval.diagnose.sampling import SAMPLE_COLUMNS, Indices, places_of
 from accuracy_eval.errors import UsageError
-from accuracy_eval.formats import Values, decode, encode, ulp
+from accuracy_eval.formats import Values, round_to, ulp
 from accuracy_eval.ops.grouped import GROUPED, products_of
 from accuracy_eval.ops.groups import groups_in
 from accuracy_eval.records import Coded
@@ -56,7 +56,7 @@ def wrong_group(look: Look) -> Finding | None:
         p = _predicted(look, change, rows, columns)
         if p is None:
             continue
-        y = decode(encode(p, look.fmt), look.fmt)
+        y = round_to(p, look.fmt)
         off = np.maximum(np.abs(x - truth), np.abs(y - truth))
         told = (wrong | (np.abs(y - truth) > 4 * ulp(truth, look.fmt))) & finite
         near = np.abs(x - y) <= np.maximum(off / 4, 2 * ulp(y, look.fmt))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from accuracy_eval.diagnose.context import Finding, Look
-from accuracy_eval.formats import Values, decode, encode
+from accuracy_eval.formats import Values, decode, round_to
 from accuracy_eval.quantize import RECIPES, element_format, quantize
 
 FEWEST = 8  # wrong elements, all of them ties
@@ -45,7 +45,7 @@ def _around(look: Look) -> tuple[Values, Values] | None:
         return None
     values = decode(x.codes, x.format).reshape(look.rows, look.cols)
     if c.op == "cast":
-        ends = (decode(encode(np.nextafter(values, end), look.fmt), look.fmt) for end in (-math.inf, math.inf))
+        ends = (round_to(np.nextafter(values, end), look.fmt) for end in (-math.inf, math.inf))
     elif c.op == "quantize" and c.output in ("", "codes") and look.count <= MOST_ELEMENTS:
         recipe = RECIPES.get(c.recipe)
         if recipe is None or recipe.hadamard or x.codes.ndim != 2:
