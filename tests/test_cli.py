@@ -1,5 +1,6 @@
 """The command line as a user meets it: whole outputs, exit codes, one clear error."""
 
+import builtins
 import json
 import shlex
 import shutil
@@ -10,7 +11,7 @@ import types
 import numpy as np
 import pytest
 
-from accuracy_eval import report
+from accuracy_eval import compare, report
 from accuracy_eval.backends import candidates
 from accuracy_eval.cli import cli, run
 from accuracy_eval.json_data import from_json
@@ -292,6 +293,37 @@ def test_other_inputs_under_the_same_id_are_refused_with_both_digests(dumps, tmp
     assert refused["verdict"] == "INPUTS_DIFFER"
     assert "input 'a': sha256 abababab" in refused["reason"]
     assert "rounded-reference has" in refused["reason"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ImportError("libtorch_cpu.so: failed to map segment"),
+            "torch is installed, but cannot be loaded: ImportError: libtorch_cpu.so: failed",
+        ),
+        (
+            ModuleNotFoundError("No module named 'sympy'", name="sympy"),
+            "torch is installed, but cannot be loaded: ModuleNotFoundError: No module",
+        ),
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), "needs torch, which is not installed; install your vendor's build"),
+    ],
+)
+def test_a_torch_that_does_not_load_is_told_from_one_that_is_not_there(error, said, tmp_path, capsys, monkeypatch):
+    def refuse(name, *others, real=builtins.__import__):
+        if name == "torch":
+            raise error
+        return real(name, *others)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    assert run(["dump", *GEMM, "--device", "cpu", "-o", str(tmp_path / "a.h5")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_memory_that_is_not_there_is_one_message(dumps, capsys, monkeypatch):
+    monkeypatch.setattr(compare, "compare_dumps", lambda *_, **__: np.empty(1 << 55))
+    assert run(["compare", str(dumps / "cpu.h5"), "--to", "none"]) == 2
+    assert "not enough memory: Unable to allocate 256. PiB" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

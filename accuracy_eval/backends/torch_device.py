@@ -19,7 +19,7 @@ from accuracy_eval.backends.kernels import parse_kernel, record_kernels
 from accuracy_eval.backends.reference import ready
 from accuracy_eval.backends.tensors import Codes, Tensors
 from accuracy_eval.backends.together import Together
-from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError, plain_text
+from accuracy_eval.errors import MissingDependency, UnsupportedCase, UsageError, described, plain_text
 from accuracy_eval.formats import get_format
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.relations import Fill
@@ -43,15 +43,26 @@ def drafting_threads() -> int:
 
 
 def import_torch() -> Any:
-    """The torch module. MissingDependency says what to install."""
+    """The torch module. MissingDependency says what to install, or why what is installed cannot be loaded."""
     try:
         import torch
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise _unloadable(error) from error
         raise MissingDependency(
             "this needs torch, which is not installed; install your vendor's build (or pip install 'accuracy-eval[torch]'), "
             "or use --device reference, which needs none"
         ) from error
+    except (ImportError, OSError, MemoryError) as error:
+        raise _unloadable(error) from error
     return torch
+
+
+def _unloadable(error: BaseException) -> MissingDependency:
+    return MissingDependency(
+        f"torch is installed, but cannot be loaded: {described(error)}; see that python -c 'import torch' runs "
+        "(a limit on memory? a build for another driver?), or use --device reference, which needs no torch"
+    )
 
 
 class TorchBackend:

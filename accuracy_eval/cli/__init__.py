@@ -108,6 +108,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except MemoryError as error:
+        click.echo(
+            f"accuracy-eval: not enough memory{f': {error}' if str(error) else ''}; files that were written are whole; give it more "
+            "(ulimit -v, the limits of a container), or it fewer processes (--workers) or cases (--op, --case)", err=True,
+        )  # fmt: skip
+        return 2
     except OSError as error:
         if error.filename is not None or error.errno not in _FULL:
             raise
