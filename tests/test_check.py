@@ -378,3 +378,13 @@ def test_what_cannot_be_checked_is_one_clear_error(call, message):
 def test_codes_of_the_wrong_width_are_refused():
     with pytest.raises(UsageError, match="found dtype uint16; allowed: uint8"):
         ae.codes(np.zeros(2, np.uint16), format="float8_e4m3fnuz")
+
+
+@pytest.mark.parametrize(("m", "k"), [(0, 8), (3, 0)])
+def test_a_product_of_nothing_says_nothing_that_it_has_not_measured(m, k):
+    """Neither an empty line of expectations, nor a gain of zeros."""
+    a, b = np.zeros((m, k), np.float32), np.zeros((4, k), np.float32)
+    c = ae.check(np.zeros((m, 4), np.float32), op="gemm", layout="nt", inputs={"a": a, "b": b})
+    assert c.verdict == ("PASS" if m else "INCONCLUSIVE")
+    assert "gain " not in c.message
+    assert all(line.split(":", 1)[-1].strip() for line in c.message.splitlines() if line.startswith("  "))

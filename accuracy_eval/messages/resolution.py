@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +13,10 @@ from accuracy_eval.records import Side
 def resolution_text(resolution: Mapping[str, Any]) -> str:
     """The smallest faults that would have failed: "element 3.1e-4, row 2.2e-3, gain 4e-6, the loss of any of 256 k".
 
-    Kinds that no gate looks at (absent, or NaN in older files) are left out.
+    Kinds that no gate looks at (absent, or NaN in older files) are left out, and those of which no size fails: a gain, where all is zero.
     """
     found = {k: resolution.get(k) for k in ("element", "row", "column", "tile", "gain")}
-    parts = [f"{k} {_short(v)}" for k, v in found.items() if v is not None and v == v]
+    parts = [f"{k} {_short(v)}" for k, v in found.items() if v is not None and v == v and (k != "gain" or v != math.inf)]
     if "probes" in resolution:  # lines were seen by random projections: no size of fault in them is certain to be caught
         parts[1:1] = [f"{k} {_short(resolution[f'{k}_95'])} (19 of 20)" for k in ("row", "column")]
     seen, total = resolution.get("k_seen", 0), resolution.get("k_total", 0)

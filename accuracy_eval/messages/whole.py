@@ -35,8 +35,8 @@ def side_message(result: TensorResult, side: Side) -> str:
         lines.append(f"  note: {visible(side.note)}")
     if side.verdict in (Verdict.PASS, Verdict.WARN) and (seen := side_resolution(side)):
         lines.append(f"  would have failed: {seen}")
-    if side.expectation:
-        lines.append(f"  expected: {expectation_text(side.expectation)}")
+    if expected := expectation_text(side.expectation):
+        lines.append(f"  expected: {expected}")
     return "\n".join(lines)
 
 
