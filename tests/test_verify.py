@@ -7,6 +7,7 @@ import torch
 
 import accuracy_eval as ae
 from accuracy_eval.errors import UsageError, VerdictError
+from accuracy_eval.inputs import generate
 
 GEMM = {"a": ae.seeded((24, 96), "bfloat16"), "b": ae.seeded((96, 16), "bfloat16")}
 
@@ -178,6 +179,36 @@ def test_a_function_that_changes_its_inputs_fails_and_the_callers_tensors_stay()
     assert x.eq(1).all()
 
 
+def test_a_function_that_changes_an_input_in_place_fails_with_gradients_too():
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    v = ae.verify(lambda x: x.mul_(2), reference=lambda x: x.mul_(2), inputs={"x": x}, device="cpu")
+    assert (v.passed, v.verdict, v.changed) == (False, "FAIL", ("x",))
+    assert {n: c.verdict for n, c in v.comparisons.items()} == {"output": "PASS", "dx": "PASS"}  # 2x and 2 times the gradient
+
+    def without_gradient(x):
+        y = x.square()
+        x.mul_(2)  # the gradient of the square needs x as it was
+        return y
+
+    with pytest.raises(UsageError, match=r"changed its input 'x' in place, and has no gradient: .*; pass grad=False"):
+        ae.verify(without_gradient, reference=torch.square, inputs={"x": x}, device="cpu")
+
+
+def test_outputs_without_a_gradient_are_one_message_that_says_what_to_pass():
+    call = {"reference": torch.square, "inputs": {"x": ae.seeded((4, 6))}, "device": "cpu"}
+    with pytest.raises(UsageError, match=r"^the function's output output is detached: .*; pass grad=False to judge the outputs alone$"):
+        ae.verify(lambda x: x.square().detach(), **call)
+    assert ae.verify(lambda x: x.square().detach(), grad=False, **call).passed
+    with pytest.raises(UsageError, match="^the reference's output output is detached"):
+        ae.verify(torch.square, **{**call, "reference": lambda x: x.square().detach()})
+
+
+def test_tensors_made_in_inference_mode_are_verified_with_gradients():
+    with torch.inference_mode():
+        x = torch.arange(12.0).reshape(3, 4)
+    assert ae.verify(torch.square, reference=torch.square, inputs={"x": x}, device="cpu").passed
+
+
 def test_gradients_of_a_module_do_not_add_up_over_runs():
     torch.manual_seed(0)
     layer = torch.nn.Linear(32, 8)
@@ -214,12 +245,59 @@ def test_what_is_no_tensor_and_unknown_names_are_refused():
         ae.verify(lambda a, b: (a, b), reference="gemm", inputs=GEMM)
 
 
+@pytest.mark.parametrize("reference", ["gemm", torch.matmul], ids=["op", "function"])
+def test_seeded_operands_do_not_depend_on_the_name_of_what_is_verified(reference):
+    seen = []
+
+    def product(a, b):
+        seen.append([a.detach().clone(), b.detach().clone()])
+        return a @ b
+
+    def renamed(a, b):
+        return product(a, b)
+
+    class Kernel:
+        def __call__(self, a, b):
+            return product(a, b)
+
+    for fn in (product, renamed, lambda a, b: product(a, b), Kernel()):
+        assert ae.verify(fn, reference=reference, inputs=GEMM, grad=False, repeats=1, device="cpu").passed
+    stream = reference if isinstance(reference, str) else "function"
+    wanted = [generate(stream, n, x.shape, "normal", 0, "bfloat16") for n, x in GEMM.items()]
+    for operands in seen:
+        for found, codes in zip(operands, wanted, strict=True):
+            np.testing.assert_array_equal(found.view(torch.uint16).numpy(), codes)
+
+
+def test_the_case_says_class_and_seed_of_its_inputs():
+    def case_of(first, second, seed):
+        inputs = {"a": ae.seeded((4, 8), "float32", first), "b": ae.seeded((8, 3), "float32", second)}
+        found = ae.verify(torch.matmul, reference="gemm", inputs=inputs, seed=seed, device="cpu").comparisons
+        return [found[n].result for n in ("d", "da")]
+
+    ids = [r.case_id for r in case_of("outlier", "outlier", 7)]
+    assert ids == ["gemm.m4.n3.k8.nn.float32.outlier.s7", "gemm.m4.n3.k8.nn.float32.outlier.bwd.s7"]
+    mixed = case_of("normal", "outlier", 0)[0]
+    assert mixed.case_id == "gemm.m4.n3.k8.nn.float32.a-normal+b-outlier.s0"
+    assert mixed.case.input_class == "outlier"
+
+
+def test_a_verdict_and_its_diagnoses_are_those_of_every_output():
+    good = ae.verify(torch.matmul, reference="gemm", inputs=GEMM)
+    assert (good.verdict, good.diagnoses) == ("PASS", ())
+    bad = ae.verify(WrongGradient.apply, reference="gemm", inputs=GEMM)
+    assert bad.verdict == "FAIL"
+    assert bad.diagnoses == bad.comparisons["db"].diagnoses
+    assert "k-tail-missing" in [d.code for d in bad.diagnoses]
+    nothing = ae.verify(lambda x: {}, reference=lambda x: {}, inputs={"x": ae.seeded((2,))}, grad=False)
+    assert (nothing.verdict, nothing.passed) == ("INCONCLUSIVE", False)
+
+
 def test_seeded_operands_are_those_of_every_machine():
     x = ae.seeded((3, 5), "bfloat16")
     first = ae.verify(lambda x: x.clone(), reference=lambda x: x, inputs={"x": x}, grad=False)
     assert first.comparisons["output"].metrics["mismatch_count"] == 0
     codes = x.codes("function", "x", 0).codes
-    from accuracy_eval.inputs import generate
 
     np.testing.assert_array_equal(codes, generate("function", "x", (3, 5), "normal", 0, "bfloat16"))
 

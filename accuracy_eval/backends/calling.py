@@ -16,6 +16,7 @@ from accuracy_eval.records import Coded
 
 Function = Callable[..., Any]
 Tensors = Mapping[str, Any]
+_ALONE = "pass grad=False to judge the outputs alone"
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,25 @@ def call(
 def _once(
     torch: Any, function: Function, inputs: Tensors, upstream: Tensors, names: tuple[str, ...], changed: dict[str, None]
 ) -> dict[str, Any]:
-    leaves = {n: t.detach().clone() for n, t in inputs.items()}
+    leaves = {n: t.clone() if t.is_inference() else t.detach() for n, t in inputs.items()}
     wanted = [n for n, t in leaves.items() if upstream and _differentiable(t)]
     for n in wanted:
         leaves[n].requires_grad_()
-    outputs = named_outputs(function(*leaves.values()), names)
+    given = {n: t.clone() for n, t in leaves.items()}  # not leaves themselves: torch lets nobody change those in place
+    outputs = named_outputs(function(*given.values()), names)
     found = {n: t.detach().clone() for n, t in outputs.items()}
+    lost = None
     if wanted:
-        found |= {n: g.detach().clone() for n, g in _gradients(torch, outputs, leaves, wanted, upstream).items()}
-    changed.update({n: None for n, t in leaves.items() if not torch.equal(_bits(torch, t.detach()), _bits(torch, inputs[n]))})
+        try:
+            found |= {n: g.detach().clone() for n, g in _gradients(torch, "function", outputs, leaves, wanted, upstream).items()}
+        except RuntimeError as error:
+            lost = error
+    now = [n for n, t in given.items() if not torch.equal(_bits(torch, t.detach()), _bits(torch, inputs[n]))]
+    if lost and now:
+        raise UsageError(f"the function changed its input {now[0]!r} in place, and has no gradient: {lost}; {_ALONE}") from lost
+    if lost:
+        raise lost
+    changed.update(dict.fromkeys(now))
     return found
 
 
@@ -100,16 +111,19 @@ def expected(
     wanted = [n for n, c in inputs.items() if upstream and get_format(c.format).bits > 8 and leaves[n].is_floating_point()]
     for n in wanted:
         leaves[n].requires_grad_()
-    outputs = named_outputs(reference(*leaves.values()), names)
+    given = [t.clone() if n in wanted else t for n, t in leaves.items()]  # a leaf could not be changed in place
+    outputs = named_outputs(reference(*given), names)
     found = {n: t.detach().double().numpy() for n, t in outputs.items()}
     if wanted:
         flow = {n: _wide(torch, c).to(outputs[n].dtype) for n, c in upstream.items()}
-        found |= {n: g.detach().double().numpy() for n, g in _gradients(torch, outputs, leaves, wanted, flow).items()}
+        found |= {n: g.detach().double().numpy() for n, g in _gradients(torch, "reference", outputs, leaves, wanted, flow).items()}
     return found
 
 
-def _gradients(torch: Any, outputs: Tensors, leaves: Tensors, wanted: list[str], upstream: Tensors) -> dict[str, Any]:
-    """d<input> of every wanted leaf: zeros where the outputs do not depend on it."""
+def _gradients(torch: Any, whose: str, outputs: Tensors, leaves: Tensors, wanted: list[str], upstream: Tensors) -> dict[str, Any]:
+    """d<input> of every wanted leaf: zeros where the outputs do not depend on it. UsageError for an output that autograd does not know."""
+    if detached := [n for n in upstream if not outputs[n].requires_grad]:
+        raise UsageError(f"the {whose}'s output {', '.join(detached)} is detached: it has no gradient to the inputs; {_ALONE}")
     heads = [outputs[n] for n in upstream]
     found = torch.autograd.grad(heads, [leaves[n] for n in wanted], list(upstream.values()), allow_unused=True)
     return {f"d{n}": torch.zeros_like(leaves[n]) if g is None else g for n, g in zip(wanted, found, strict=True)}

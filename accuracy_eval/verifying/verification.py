@@ -15,6 +15,7 @@ from accuracy_eval.backends.base import Result
 from accuracy_eval.backends.calling import call, expected
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.torch_device import TorchBackend
+from accuracy_eval.cases import case_id
 from accuracy_eval.checking import Comparison
 from accuracy_eval.errors import UsageError, VerdictError, unknown
 from accuracy_eval.fitting import Truth, fitted, truths_of
@@ -27,9 +28,11 @@ from accuracy_eval.ops.on_arrays import encoding_of
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.ops.spec import Output, Panel, Reference, row_blocks, rows_and_columns
 from accuracy_eval.quantize import get_recipe
-from accuracy_eval.records import Case, Coded, OptionValue
+from accuracy_eval.records import Case, Coded, Diagnosis, OptionValue, Verdict
 
 LABEL = "actual"
+USUAL = "normal"  # class of operands that are not seeded, too
+FUNCTION = "function"  # names what has no name, and the stream of seeded operands where the reference is a function
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,15 @@ class Seeded:
     dtype: str
     input_class: str
 
-    def codes(self, function: str, name: str, seed: int) -> Coded:
+    def codes(self, stream: str, name: str, seed: int) -> Coded:
+        """`stream` is the op that is the reference, or FUNCTION: never the name of what is verified, so that a renamed kernel sees the
+        same data."""
         fmt = get_format(self.dtype).name
-        return Coded(generator.generate(function, name, self.shape, self.input_class, seed, fmt), fmt)
+        return Coded(generator.generate(stream, name, self.shape, self.input_class, seed, fmt), fmt)
 
 
 def seeded(shape: tuple[int, ...], dtype: Any = "float32", input_class: str = "normal") -> Seeded:
-    """An input for `verify`, made from its name and the seed: the same bits on every machine.
+    """An input for `verify`, made from its name, the seed and the op it is judged by: the same bits on every machine.
 
     dtype        any operand format: "float32", "bfloat16", "float8_e4m3fn", …; or the dtype of that name of torch, numpy, ml_dtypes
     input_class  "normal", "outlier", "cancellation", … (accuracy-eval list inputs). UsageError for unknown names.
@@ -65,8 +70,19 @@ class Verification:
     changed: tuple[str, ...] = ()
 
     @property
+    def verdict(self) -> str:
+        """The worst of all; "FAIL" for an input that was changed, "INCONCLUSIVE" where nothing was judged."""
+        found = [c.side.verdict for c in self.comparisons.values()] or [Verdict.INCONCLUSIVE]
+        return str(max([*found, *(Verdict.FAIL for _ in self.changed)], key=lambda v: v.severity))
+
+    @property
     def passed(self) -> bool:
-        return not self.changed and all(c.passed for c in self.comparisons.values())
+        return self.verdict in (Verdict.PASS, Verdict.WARN)
+
+    @property
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        """Those of every comparison, in its order."""
+        return tuple(d for c in self.comparisons.values() for d in c.diagnoses)
 
     @property
     def message(self) -> str:
@@ -113,9 +129,10 @@ def verify(
     """
     backend = _backend(device, inputs)
     try:
-        given = {n: v.codes(_label(fn), n, seed) if isinstance(v, Seeded) else as_coded(v, f"input {n!r}") for n, v in inputs.items()}
+        stream = get_op(reference).name if isinstance(reference, str) else FUNCTION
+        given = {n: v.codes(stream, n, seed) if isinstance(v, Seeded) else as_coded(v, f"input {n!r}") for n, v in inputs.items()}
         tensors = {n: _on_device(backend, inputs[n], c) for n, c in given.items()}
-        asked = _Asked(given, contract, grad, seed)
+        asked = _Asked(given, _classes(inputs), contract, grad, seed)
         if isinstance(reference, str):
             task = _op_task(reference, asked, layout, dict(options or {}))
         else:
@@ -145,17 +162,35 @@ def _on_device(backend: TorchBackend, given: Any, coded: Coded) -> Any:
 
 def _label(fn: Callable[..., Any]) -> str:
     name = str(getattr(fn, "__name__", type(fn).__name__))
-    return "function" if name == "<lambda>" else name
+    return FUNCTION if name == "<lambda>" else name
+
+
+def _classes(inputs: Mapping[str, Any]) -> dict[str, str]:
+    return {n: v.input_class for n, v in inputs.items() if isinstance(v, Seeded)}
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the caller asks for whatever the reference is: the operands, what the call promises, gradients or none, the seed."""
+    """What the caller asks for whatever the reference is: the operands, classes of those that are seeded, what the call promises,
+    gradients or none, the seed."""
 
     given: dict[str, Coded]
+    classes: Mapping[str, str]
     contract: str
     grad: bool
     seed: int
+
+    @property
+    def input_class(self) -> str:
+        """The class whose gates apply: of several the first that is not the usual one."""
+        return next((c for c in self.classes.values() if c != USUAL), USUAL)
+
+    def titled(self, truth: Truth) -> Truth:
+        """With the case's id, which says of several classes which operand has which: "a-outlier+b-normal"."""
+        if len(set(self.classes.values())) < 2:
+            return truth
+        named = replace(truth.subject.case, input_class="+".join(f"{n}-{c}" for n, c in self.classes.items()))
+        return replace(truth, subject=replace(truth.subject, name=case_id(named)))
 
 
 @dataclass(frozen=True)
@@ -172,7 +207,7 @@ def _op_task(op: str, asked: _Asked, layout: str, options: dict[str, OptionValue
     """The reference is an op of the registry: its forward case, and its backward one where it has that."""
     spec, given = get_op(op), asked.given
     encoding = encoding_of(*(c.format for c in given.values()))
-    forward = fitted(spec, given, layout, options, encoding)
+    forward = replace(fitted(spec, given, layout, options, encoding), input_class=asked.input_class, seed=asked.seed)
     upstream: dict[str, Coded] = {}
     truths = truths_of(spec, forward, given, asked.contract, encoding)
     names = tuple(truths)
@@ -180,10 +215,10 @@ def _op_task(op: str, asked: _Asked, layout: str, options: dict[str, OptionValue
         backward = replace(forward, direction="bwd")
         for o in spec.operands(backward, encoding):
             if o.name.startswith("grad_"):
-                upstream[o.name.removeprefix("grad_")] = Seeded(o.shape, o.format, "normal").codes(op, o.name, asked.seed)
+                upstream[o.name.removeprefix("grad_")] = Seeded(o.shape, o.format, "normal").codes(spec.name, o.name, asked.seed)
         more = {f"grad_{n}": c for n, c in upstream.items()}
         truths |= truths_of(spec, backward, {**given, **more}, asked.contract, encoding)
-    return _Task(names, "default", upstream, truths)
+    return _Task(names, "default", upstream, {n: asked.titled(t) for n, t in truths.items()})
 
 
 def _function_task(
@@ -195,10 +230,11 @@ def _function_task(
     if asked.grad and any(_differentiable(c.format) for c in given.values()):
         for r in first:
             if _differentiable(r.format):
-                upstream[r.name] = Seeded(r.shape, r.format, "normal").codes(label, f"grad_{r.name}", asked.seed)
+                upstream[r.name] = Seeded(r.shape, r.format, "normal").codes(FUNCTION, f"grad_{r.name}", asked.seed)
     values = expected(torch, reference, given, upstream, tuple(formats))
     families = [get_family(c.format) for c in given.values() if get_format(c.format).kind == "float"]
-    case = Case(label, (), format=get_recipe(recipe).element if recipe else (families or ["float32"])[0], recipe=recipe)
+    fmt = get_recipe(recipe).element if recipe else (families or ["float32"])[0]
+    case = Case(label, (), format=fmt, recipe=recipe, input_class=asked.input_class, seed=asked.seed)
     truths = {}
     for name, value in values.items():
         forward = name in formats
