@@ -475,7 +475,7 @@ def test_a_name_outside_the_registry_has_no_detail(capsys):
     assert run(["list", "ops", "gem"]) == 2
     assert "unknown op 'gem' (did you mean gemm?)" in capsys.readouterr().err
     assert run(["list", "formats", "bfloat16"]) == 2
-    assert "a name may follow ops or units" in capsys.readouterr().err
+    assert "a name may follow ops, units, gates" in capsys.readouterr().err
     assert run(["list", "ops", "cast", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["options"]["overflow"]["allowed"] == ["auto", "saturate", "inf", "nan"]
 

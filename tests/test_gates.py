@@ -1,8 +1,11 @@
+import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 
+from accuracy_eval.cli import run
 from accuracy_eval.errors import UsageError
 from accuracy_eval.gates import load_profile, parse_profile
 
@@ -66,6 +69,24 @@ def test_a_profile_extends_another_and_replaces_gates_of_equal_name():
     p = parse_profile({"extends": "l3", "gate": [{**GATE, "name": "l3-rel-fro", "limit": 0.2, "source": "measured on my kernel"}]}, "mine")
     limits = {g.name: g.limit for g in p.gates}
     assert limits == {"l3-max-scaled": 0.08, "l3-rel-fro": 0.2, "l3-cosine": 0.9999, "exact-output": 0}
+
+
+def test_the_documented_profile_is_read_and_listed_by_itself(tmp_path, capsys):
+    text = (Path(__file__).parent.parent / "docs" / "gates.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.S)
+    file = tmp_path / "mine.toml"
+    file.write_text(example, encoding="utf-8")
+    assert run(["list", "gates", str(file), "--json"]) == 0
+    mine = {row["gate"]: row["limit"] for row in json.loads(capsys.readouterr().out)}
+    assert mine["mine-attention-cosine"] == "cosine >= 0.99999"
+    assert mine["budget"] == "budget_max <= 0.5"
+    assert {"exact-lane", "rows"} < mine.keys()
+    assert run(["list", "gates", "l3", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["gate"] for row in rows] == ["l3-max-scaled", "l3-rel-fro", "l3-cosine", "exact-output"]
+    assert {row["profile"] for row in rows} == {"l3"}
+    assert run(["list", "gates", "l4"]) == 2
+    assert "unknown gates profile 'l4'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,16 @@ from fractions import Fraction
 from pathlib import Path
 
 import ml_dtypes
+import mpmath
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from support_ops import Known
 
-from accuracy_eval.cases import case_id
+from accuracy_eval.cases import case_id, parse_case
 from accuracy_eval.cli import run
+from accuracy_eval.ops.operands import operand_codes
+from accuracy_eval.ops.registry import get_op
 
 CASE = "gemm.m6.n5.k11.{}.bfloat16.normal.s0"
 
@@ -103,12 +107,56 @@ def test_what_is_not_there_is_one_error(arguments: list[str], message: str, dump
     assert re.search(message, capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(("op", "at"), [("sum", "1"), ("softmax", "1,2")])
-def test_ops_whose_elements_depend_on_whole_rows_are_refused(op: str, at: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def reduction(op: str, tmp_path: Path, *options: str) -> str:
     path = str(tmp_path / "s.h5")
-    assert run(["dump", "--op", op, "--shape", "4x8", "--format", "float32", "--device", "reference", "-q", "-o", path]) == 0
-    assert run(["inspect", path, "--case", f"{op}.m4.n8.float32.normal.s0", "--element", at]) == 2
-    assert "depends on more than a row" in capsys.readouterr().err
+    chosen = ["--op", op, "--shape", "4x8", "--format", "float32", *options]
+    assert run(["dump", *chosen, "--device", "reference", "-q", "-o", path]) == 0
+    return path
+
+
+def operand(ident: str) -> NDArray[np.float32]:
+    case = parse_case(ident)
+    return operand_codes(get_op(case.op), case, "ocp")["x"].view(np.float32)
+
+
+@pytest.mark.parametrize(("axis", "at"), [("last", (1, 2)), ("first", (3, 5))])
+def test_an_element_of_a_softmax_is_shown_with_the_row_or_column_it_depends_on(
+    axis: str, at: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = reduction("softmax", tmp_path, "--option", f"axis={axis}")
+    infix = "" if axis == "last" else "axis=first."
+    case = f"softmax.m4.n8.float32.{infix}normal.s0"
+    assert run(["inspect", path, "--case", case, "--element", ",".join(map(str, at))]) == 0
+    out = capsys.readouterr().out
+    x = operand(case)
+    i, j = at
+    line, within, place = (x[i], j, f"x[{i}, :] float32") if axis == "last" else (x[:, j], i, f"x[:, {j}] float32")
+    with mpmath.workdps(40):
+        weights = [mpmath.exp(mpmath.mpf(float(v))) for v in line]
+        truth = float(weights[within] / mpmath.fsum(weights))
+    said = re.search(r"reference (\S+), budget (\S+) ", out)
+    assert said is not None
+    assert float(said[1]) == pytest.approx(truth, rel=1e-14)
+    assert 0 < float(said[2]) < 1e-5 * truth
+    assert ": within its budget" in out
+    assert place in out
+    shown = re.findall("0x([0-9A-F]{8})", out.split(place)[1])
+    assert [int(code, 16) for code in shown] == np.ascontiguousarray(line).view(np.uint32).tolist()
+
+
+def test_an_element_of_a_sum_is_shown_with_its_exact_sum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = reduction("sum", tmp_path)
+    assert run(["inspect", path, "--case", "sum.m4.n8.float32.normal.s0", "--element", "1"]) == 0
+    said = re.search(r"reference (\S+), budget", capsys.readouterr().out)
+    x = operand("sum.m4.n8.float32.normal.s0")
+    assert said is not None
+    assert float(said[1]) == pytest.approx(float(sum(Fraction(float(v)) for v in x[1])), rel=1e-15)
+
+
+def test_elements_that_are_not_taken_apart_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = reduction("softmax", tmp_path, "--direction", "bwd")
+    assert run(["inspect", path, "--case", "softmax.m4.n8.float32.normal.bwd.s0", "--element", "1,2"]) == 2
+    assert "op softmax, direction bwd: elements of it are not taken apart" in capsys.readouterr().err
 
 
 ATTENTION = (1, 4, 2, 24, 24, 16)

@@ -45,11 +45,12 @@ def _metrics() -> Table:
     return [{"metric": m.name, "unit": m.unit, "better": m.better, "definition": m.definition} for m in KNOWN.values()]
 
 
-def _gates() -> Table:
+def _gates(profile: str | None = None) -> Table:
+    """Every gate of every profile, or of the one named, by its name or its file."""
     from accuracy_eval.gates import builtin_profiles, load_profile
 
     rows = []
-    for name in builtin_profiles():
+    for name in builtin_profiles() if profile is None else (profile,):
         for g in load_profile(name).info():
             rows.append(
                 {
@@ -142,12 +143,13 @@ _TABLES: dict[str, Callable[[], Table]] = {
 def list_command(what: str, name: str | None, suite: str | None, markdown: bool, as_json: bool, plugins: tuple[str, ...]) -> int:
     """Print a table of WHAT there is, one row a registered thing: ops, formats, recipes, contracts, metrics, gates, suites, inputs,
     candidates, devices, units or fixtures. With the NAME of an op, all that a case of it may be; with that of a unit or a part, all its
-    instructions.
+    instructions; with that of a gates profile, or its file, the gates of this one.
 
     \b
     accuracy-eval list suites
     accuracy-eval list ops gemm             sizes, operands, formats, options
     accuracy-eval list units MI300X         instructions, formats, how each adds, and how sure that is
+    accuracy-eval list gates mine.toml      a profile of your own (docs/gates.md), as compare --gates reads it
     accuracy-eval list --suite smoke
     accuracy-eval list ops --markdown
     """
@@ -165,11 +167,11 @@ def list_command(what: str, name: str | None, suite: str | None, markdown: bool,
     if name is not None and what not in _DETAILS:
         from accuracy_eval.errors import UsageError
 
-        raise UsageError(f"list {what} {name}: a name may follow {' or '.join(_DETAILS)}; the table of {what} says all there is")
+        raise UsageError(f"list {what} {name}: a name may follow {', '.join(_DETAILS)}; the table of {what} says all there is")
     if what == "ops" and name is not None:
         _show_op(name, as_json)
         return 0
-    rows = _units(name) if what == "units" else _TABLES[what]()
+    rows = _NARROWED[what](name) if what in _NARROWED else _TABLES[what]()
     if as_json or markdown:
         click.echo(json.dumps(rows) if as_json else _markdown(rows))
         return 0
@@ -179,7 +181,9 @@ def list_command(what: str, name: str | None, suite: str | None, markdown: bool,
     return 0
 
 
-_DETAILS = {"ops": "NAME", "units": "NAME (H200, gfx942, hopper/mma.sync)"}  # tables of which a row has more to it, and how one is named
+# tables that a name narrows or of which a row has more to it, and how one is named
+_DETAILS = {"ops": "NAME", "units": "NAME (H200, gfx942, hopper/mma.sync)", "gates": "NAME (default, mine.toml)"}
+_NARROWED: dict[str, Callable[[str | None], Table]] = {"units": _units, "gates": _gates}
 
 
 def _show_op(name: str, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from accuracy_eval.errors import UsageError, counted
 from accuracy_eval.formats import decode
-from accuracy_eval.messages import code_text, index_text, number
+from accuracy_eval.messages import index_text, number
 from accuracy_eval.ops.attention_problems import PROBLEMS
 from accuracy_eval.ops.operands import operand_codes, stored_inputs
 from accuracy_eval.ops.registry import get_op
@@ -20,10 +20,10 @@ from accuracy_eval.ops.spec import Encoding, Operand, OpSpec
 from accuracy_eval.records import Case, CaseRecord, TensorRecord
 from accuracy_eval.reproducing.attention import attended
 from accuracy_eval.reproducing.attention_gradient import differentiated
-from accuracy_eval.reproducing.seen import Seen, coded
+from accuracy_eval.reproducing.reduced import reduced
+from accuracy_eval.reproducing.seen import Seen, coded, coded_lines
 from accuracy_eval.store import Dump
 
-PER_LINE = 8  # codes of a line
 LARGEST = 8  # products shown with their values
 ELEMENTWISE = ("special", "cast")  # families whose elements depend on their own inputs alone
 
@@ -32,8 +32,8 @@ def element(dump: Dump, records: Sequence[CaseRecord], index: Sequence[int], ten
     """The element of an output (the first by default) at `index`, as each of a case's records has it, and the operands it depends on.
 
     Products (forward, without a recipe): a row of A and a row of B (as [m, k] and [n, k], whatever the layout), the exact sum of
-    their products and the largest of them. Elementwise ops: the operands' elements. Attention: see `attention`, its gradients:
-    `attention_gradient`. UsageError for an index outside, and for ops whose elements depend on more.
+    their products and the largest of them. Elementwise ops: the operands' elements. Reductions and softmax, forward: see `reduced`.
+    Attention: see `attention`, its gradients: `attention_gradient`. UsageError for an index outside, and for ops that are not taken apart.
     """
     first, at = records[0], tuple(index)
     spec = get_op(first.case.op)
@@ -48,6 +48,8 @@ def element(dump: Dump, records: Sequence[CaseRecord], index: Sequence[int], ten
     if spec.name in PROBLEMS:
         lines_of = attended if first.case.direction == "fwd" else differentiated
         return "\n".join([title, *lines_of(seen, stored_inputs(spec, first.case, encoding, codes), at)])
+    if spec.family == "reduce":
+        return "\n".join([title, *reduced(seen, stored_inputs(spec, first.case, encoding, codes), encoding, at)])
     operands = {o.name: o for o in spec.operands(first.case, encoding)}
     lines = [title, *(f"  {s.text}" for s in seen)]
     used = _used(spec, operands, at)
@@ -56,8 +58,7 @@ def element(dump: Dump, records: Sequence[CaseRecord], index: Sequence[int], ten
         lines += _terms(*((picked[o][1], operands[o]) for o in "ab"))
     for o, (place, values) in picked.items():
         lines.append(f"  {o}{place} {operands[o].format}")
-        texts = [code_text(int(v), operands[o].format) for v in values] if len(values) > 1 else [coded(values[0], operands[o].format)]
-        lines += [f"    {' '.join(texts[i : i + PER_LINE])}" for i in range(0, len(texts), PER_LINE)]
+        lines += coded_lines(values, operands[o].format)
     return "\n".join(lines)
 
 
@@ -95,12 +96,12 @@ def whole(case: Case, spec: OpSpec) -> str | None:
         return None
     if case.recipe:
         return f"recipe {case.recipe}: elements of quantised products are not taken apart; compare --case shows their codes"
-    if spec.name == "gemm" and case.direction == "fwd":
+    if (spec.name == "gemm" or spec.family == "reduce") and case.direction == "fwd":
         return None
     operands = spec.operands(case, "ocp")
     if spec.family in ELEMENTWISE and all(o.shape == out.shape for o in operands for out in spec.outputs(case, "ocp")):
         return None
-    return f"op {spec.name}, direction {case.direction}: an element depends on more than a row; compare --case shows what is known"
+    return f"op {spec.name}, direction {case.direction}: elements of it are not taken apart; compare --case shows what is known"
 
 
 def _used(spec: OpSpec, operands: Mapping[str, Operand], at: tuple[int, ...]) -> Iterator[tuple[str, str, Where]]:

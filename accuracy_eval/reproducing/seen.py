@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accuracy_eval.budget import interval, within_budget
 from accuracy_eval.formats import decode
 from accuracy_eval.messages import code_text, number
 from accuracy_eval.records import CaseRecord, TensorRecord
+
+PER_LINE = 8  # codes of a line
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,12 @@ class Seen:
 def coded(code: Any, fmt: str) -> str:
     """A code and its value: "0xC1B0 = -22"."""
     return f"{code_text(int(code), fmt)} = {number(float(decode(np.asarray(code), fmt)), 17)}"
+
+
+def coded_lines(codes: NDArray[Any], fmt: str) -> list[str]:
+    """Codes in lines of PER_LINE; of a single one its value too."""
+    texts = [code_text(int(c), fmt) for c in codes] if len(codes) > 1 else [coded(codes[0], fmt)]
+    return [f"    {' '.join(texts[i : i + PER_LINE])}" for i in range(0, len(texts), PER_LINE)]
 
 
 def judged(seen: Sequence[Seen], reference: Callable[[str], tuple[float, float]]) -> Iterator[str]:
