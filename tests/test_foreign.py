@@ -323,6 +323,67 @@ def test_arrays_join_by_name_and_each_kind_of_file_compares_with_each(tmp_path, 
         compare_arrays(tmp_path / "a.pt")
 
 
+def plain_safetensors(path, arrays):
+    """As the format is defined, written here by hand."""
+    header, data = {}, b""
+    for name, array in arrays.items():
+        dtype = {"int64": "I64", "uint64": "U64", "float32": "F32"}[array.dtype.name]
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+WRITERS = {
+    ".npz": lambda path, arrays: np.savez(path, **arrays),
+    ".safetensors": plain_safetensors,
+    ".pt": lambda path, arrays: torch.save({n: torch.from_numpy(a) for n, a in arrays.items()}, path),
+}
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_integers_of_64_bits_are_compared_where_they_fit_and_leave_the_rest_judged_where_not(tmp_path, capsys, suffix):
+    fits = np.array([[-(1 << 31), 0], [7, (1 << 31) - 1]])
+    arrays = {"ids": fits, "x": np.ones((4, 4), np.float32)}
+    files = [tmp_path / f"{name}{suffix}" for name in ("same", "one_off", "wide")]
+    WRITERS[suffix](files[0], arrays)
+    WRITERS[suffix](files[1], {**arrays, "ids": fits - [[0, 0], [1, 0]]})
+    WRITERS[suffix](files[2], {**arrays, "ids": np.add(fits, [[0, 0], [0, 1]])})
+    np.savez(tmp_path / "a.npz", **arrays)
+    assert compare_arrays(tmp_path / "a.npz", files[0]).exit_code == 0
+    off = {t.case_id: t.pairs[0] for t in compare_arrays(tmp_path / "a.npz", files[1]).tensors}
+    assert (off["ids"].verdict, off["ids"].metrics["mismatch_count"]) == (Verdict.FAIL, 1)
+    results = compare_arrays(tmp_path / "a.npz", files[2])
+    assert [(t.case_id, t.verdict) for t in results.tensors] == [("x", Verdict.PASS)]
+    (left,) = results.not_compared
+    assert (left.case_id, left.label, left.verdict) == ("ids", "wide", Verdict.INCONCLUSIVE)
+    wanted = f"not comparable: wide{suffix} holds 1 of 4 64-bit integers beyond 32 bits, the first 2147483648 at [1, 1]; "
+    assert left.reason.startswith(wanted)
+    assert results.exit_code == 2
+    assert run(["compare", str(tmp_path / "a.npz"), str(files[2]), "--to", "none"]) == 2
+    text = capsys.readouterr().out
+    assert text.startswith("INCONCLUSIVE a vs wide")
+    assert "next: save that array in every file as float64" in text
+    assert compare_arrays(files[2], files[2]).exit_code == 2  # in both files: neither passes
+
+
+def test_unsigned_integers_of_64_bits_are_those_numbers(tmp_path):
+    values = {"n": np.array([0, (1 << 31) - 1], np.uint64)}
+    np.savez(tmp_path / "a.npz", **values)
+    plain_safetensors(tmp_path / "b.safetensors", values)
+    np.savez(tmp_path / "c.npz", n=np.array([0, (1 << 31) - 1], np.int32))
+    assert compare_arrays(*(tmp_path / n for n in ("a.npz", "b.safetensors", "c.npz"))).exit_code == 0
+    np.savez(tmp_path / "d.npz", n=np.array([0, (1 << 64) - 1], np.uint64))
+    (left,) = compare_arrays(tmp_path / "a.npz", tmp_path / "d.npz").not_compared
+    assert f"the first {(1 << 64) - 1} at [1]" in left.reason
+
+
+def test_an_import_of_integers_beyond_32_bits_says_where(tmp_path):
+    path = saved(tmp_path / "AMD_gemm_float32_2_2_2.pt", torch.tensor([1, 1 << 40]))
+    with pytest.raises(UsageError, match=r"array 'tensor' holds 1 of 2 64-bit integers beyond 32 bits, the first 1099511627776 at \[1\]"):
+        import_dumps([path])
+
+
 @pytest.mark.parametrize("option", [["--gates", "exact"], ["--reference", "full"], ["--op", "gemm"], ["--explain"], ["--workers", "2"]])
 def test_what_only_dumps_can_be_asked_is_refused_for_arrays(tmp_path, capsys, option):
     files = [str(npy(tmp_path, np.ones(2), name)) for name in ("a.npy", "b.npy")]

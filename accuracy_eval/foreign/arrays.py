@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accuracy_eval.arrays import as_coded
 from accuracy_eval.errors import CorruptFile, FileError, unknown
+from accuracy_eval.foreign.integers import Wide, coded_integers
 from accuracy_eval.foreign.safetensors import read_safetensors
 from accuracy_eval.foreign.torch_file import read_torch_file
 from accuracy_eval.records import Coded
@@ -22,7 +24,7 @@ _DAMAGED = (ValueError, EOFError, MemoryError, OverflowError, RuntimeError, zipf
 _SIGNATURES = (b"\x93NUMPY", b"PK")  # of .npy and .npz
 
 
-def read_numpy(path: Path) -> dict[str, Coded]:
+def read_numpy(path: Path) -> dict[str, Coded | Wide]:
     """The arrays of a .npz, or that of a .npy by the name "array". FileError for another kind of file, CorruptFile for objects
     and for a damaged one.
     """
@@ -34,14 +36,18 @@ def read_numpy(path: Path) -> dict[str, Coded]:
             file.seek(0)
             loaded: Any = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
-                return {"array": as_coded(loaded, str(path))}
-            return {name: as_coded(loaded[name], f"{path}: {name}") for name in loaded.files}
+                return {"array": _array(loaded, str(path))}
+            return {name: _array(loaded[name], f"{path}: {name}") for name in loaded.files}
     except _DAMAGED as error:
         why = "arrays of Python objects are not read" if "allow_pickle" in str(error) else "is the file whole? Write it again"
         raise CorruptFile(f"{path}: {error or type(error).__name__}; {why}") from error
 
 
-READERS: dict[str, Callable[[Path], dict[str, Coded]]] = {
+def _array(values: NDArray[Any], place: str) -> Coded | Wide:
+    return coded_integers(values) if values.dtype.kind in "iu" and values.dtype.itemsize == 8 else as_coded(values, place)
+
+
+READERS: dict[str, Callable[[Path], dict[str, Coded | Wide]]] = {
     ".npy": read_numpy,
     ".npz": read_numpy,
     ".safetensors": read_safetensors,
@@ -55,8 +61,8 @@ def is_foreign(path: str | Path) -> bool:
     return Path(path).suffix in READERS
 
 
-def read_arrays(path: str | Path) -> dict[str, Coded]:
-    """Every array of the file by name, as codes. FileError where it cannot be read."""
+def read_arrays(path: str | Path) -> dict[str, Coded | Wide]:
+    """Every array of the file by name, as codes; Wide for 64-bit integers that int32 does not hold. FileError where it cannot be read."""
     file = Path(path)
     reader = READERS.get(file.suffix)
     if reader is None:

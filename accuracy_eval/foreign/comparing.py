@@ -11,6 +11,7 @@ from accuracy_eval.checking import check
 from accuracy_eval.concluding import Tally, conclusion
 from accuracy_eval.errors import UsageError, counted, unknown
 from accuracy_eval.foreign.arrays import read_arrays
+from accuracy_eval.foreign.integers import Wide
 from accuracy_eval.gates import load_profile
 from accuracy_eval.messages import deciding_gate, gate_clause, index_text, number
 from accuracy_eval.records import (
@@ -32,8 +33,8 @@ from accuracy_eval.version import PRODUCER
 
 
 def compare_arrays(*paths: str | Path, labels: Sequence[str] = (), names: Sequence[str] = ()) -> Results:
-    """Judge two or more array files, or only the arrays of these names. A name that one file lacks is MISSING; FileError for a file that
-    cannot be read, UsageError for a name that none has."""
+    """Judge two or more array files, or only the arrays of these names. A name that one file lacks is MISSING, 64-bit integers beyond
+    32 bits are INCONCLUSIVE; FileError for a file that cannot be read, UsageError for a name that none has."""
     if len(paths) < 2:
         raise UsageError("arrays are compared with each other: give two files or more")
     if labels and len(labels) != len(paths):
@@ -48,12 +49,16 @@ def compare_arrays(*paths: str | Path, labels: Sequence[str] = (), names: Sequen
         if name not in known:
             raise unknown("array", name, known)
     for name in [n for n in known if n in names or not names]:
-        there = {label: arrays[name] for label, arrays in zip(named, held, strict=True) if name in arrays}
-        missing += [
-            NotCompared(name, ARRAYS, "", label, Verdict.MISSING, f"not in {Path(path).name}")
-            for label, path in zip(named, paths, strict=True)
-            if label not in there
-        ]
+        there: dict[str, Coded] = {}
+        for label, path, arrays in zip(named, paths, held, strict=True):
+            match arrays.get(name):
+                case Coded() as array:
+                    there[label] = array
+                case Wide(reason):
+                    why = f"not comparable: {Path(path).name} holds {reason}"
+                    missing.append(NotCompared(name, ARRAYS, "", label, Verdict.INCONCLUSIVE, why))
+                case None:
+                    missing.append(NotCompared(name, ARRAYS, "", label, Verdict.MISSING, f"not in {Path(path).name}"))
         if len(there) > 1:
             tensors.append(_compared(name, there))
     verdict, exit_code = conclusion(Tally.of(tensors), missing, named)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accuracy_eval.errors import FileError
+from accuracy_eval.foreign.integers import all_coded
 from accuracy_eval.foreign.torch_file import read_torch_file
 from accuracy_eval.formats import get_format
 from accuracy_eval.records import Coded
@@ -59,7 +60,7 @@ def import_dumps(paths: Iterable[Path]) -> Imported:
             continue
         vendor, name = named
         vendors[vendor] = None
-        for key, tensor in read_torch_file(file).items():
+        for key, tensor in all_coded(file, read_torch_file(file)).items():
             tensors[name if key == "tensor" else f"{name}/{key}"] = tensor
     if not tensors:
         names = ", ".join(passed[:5]) or "no .pt file"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from accuracy_eval.errors import CorruptFile, UsageError
+from accuracy_eval.foreign.integers import Wide, coded_integers
 from accuracy_eval.formats import FORMATS, get_format
 from accuracy_eval.records import Coded
 
@@ -25,6 +26,7 @@ DTYPES: dict[str, str] = {
     "float8_e8m0fnu": "F8_E8M0", "int32": "I32", "int8": "I8", "uint8": "U8",
 }  # fmt: skip
 _FORMATS = {dtype: fmt for fmt, dtype in DTYPES.items()}
+_WIDE = {"I64": "<i8", "U64": "<u8"}  # read, never written
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Coded], metadata: Mapping[str, str] | None = None) -> None:
@@ -42,8 +44,11 @@ def write_safetensors(path: Path, tensors: Mapping[str, Coded], metadata: Mappin
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
 
 
-def read_safetensors(path: Path) -> dict[str, Coded]:
-    """Every tensor whose dtype is a known format, as codes. CorruptFile where the header and the bytes do not fit each other."""
+def read_safetensors(path: Path) -> dict[str, Coded | Wide]:
+    """Every tensor as codes; Wide for 64-bit integers that int32 does not hold.
+
+    UsageError for a dtype that is no known format, CorruptFile where the header and the bytes do not fit each other.
+    """
     header, start = _header(path)
     size = path.stat().st_size
     data = np.memmap(path, np.uint8, "r", offset=start) if size > start else np.empty(0, np.uint8)
@@ -89,7 +94,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _tensor(path: Path, name: str, entry: Any, data: np.ndarray[Any, Any]) -> Coded:
+def _tensor(path: Path, name: str, entry: Any, data: np.ndarray[Any, Any]) -> Coded | Wide:
     try:
         dtype, shape, (first, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         known = all(type(x) is int and abs(x) <= LARGEST_SIZE for x in (*shape, first, end)) and len(shape) <= 32
@@ -97,10 +102,11 @@ def _tensor(path: Path, name: str, entry: Any, data: np.ndarray[Any, Any]) -> Co
         raise CorruptFile(f"{path}: tensor {name!r}: expected dtype, shape and data_offsets, found {entry!r}") from error
     if not known:
         raise CorruptFile(f"{path}: tensor {name!r}: expected a shape and data_offsets of integers below 2^48, found {entry!r}")
-    if not isinstance(dtype, str) or dtype not in _FORMATS:
-        raise UsageError(f"{path}: tensor {name!r} has dtype {dtype}; allowed: {', '.join(_FORMATS)}")
-    fmt = FORMATS[_FORMATS[dtype]]
-    wanted = math.prod(shape) * fmt.storage.itemsize
+    if not isinstance(dtype, str) or dtype not in (*_FORMATS, *_WIDE):
+        raise UsageError(f"{path}: tensor {name!r} has dtype {dtype}; allowed: {', '.join((*_FORMATS, *_WIDE))}")
+    storage = np.dtype(_WIDE[dtype]) if dtype in _WIDE else FORMATS[_FORMATS[dtype]].storage
+    wanted = math.prod(shape) * storage.itemsize
     if min(shape, default=0) < 0 or not 0 <= first <= end <= data.size or end - first != wanted:
         raise CorruptFile(f"{path}: tensor {name!r} {dtype} {shape} needs {wanted} bytes; found bytes {first} to {end} of {data.size}")
-    return Coded(np.array(data[first:end]).view(fmt.storage).reshape(shape), fmt.name)
+    found = np.array(data[first:end]).view(storage).reshape(shape)
+    return coded_integers(found) if dtype in _WIDE else Coded(found, _FORMATS[dtype])

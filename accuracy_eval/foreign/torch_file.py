@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from accuracy_eval.errors import CorruptFile, HostileFile
+from accuracy_eval.foreign.integers import Wide, coded_integers
 from accuracy_eval.formats import FORMATS, get_format
 from accuracy_eval.records import Coded
 
@@ -57,12 +58,12 @@ class _Tensor:
     strides: tuple[int, ...]
 
 
-def read_torch_file(path: Path) -> dict[str, Coded]:
-    """Every tensor of the file by its key ("tensor" for a lone one; nested keys joined by "/"), as codes.
+def read_torch_file(path: Path) -> dict[str, Coded | Wide]:
+    """Every tensor of the file by its key ("tensor" for a lone one; nested keys joined by "/"), as codes; Wide for 64-bit integers that
+    int32 does not hold.
 
     HostileFile for a description that asks for anything but tensors in containers, or for far more of them than the file holds;
-    CorruptFile for a file that is no torch zip, whose storages do not hold what it says, or with two tensors of one name; integers of
-    64 bits must fit 32.
+    CorruptFile for a file that is no torch zip, whose storages do not hold what it says, or with two tensors of one name.
     """
     try:
         archive = zipfile.ZipFile(path)
@@ -108,7 +109,7 @@ def _tensors(path: Path, root: Any) -> dict[str, _Tensor]:
     raise HostileFile(f"{path}: containers nested over {DEEPEST} deep, or over {MOST_VALUES} values in them; does one hold itself?")
 
 
-def _codes(path: Path, archive: zipfile.ZipFile, names: dict[str, str], name: str, t: _Tensor) -> Coded:
+def _codes(path: Path, archive: zipfile.ZipFile, names: dict[str, str], name: str, t: _Tensor) -> Coded | Wide:
     entry = names.get(f"data/{t.storage.key}")
     if not t.storage.dtype:
         raise CorruptFile(f"{path}: tensor {name}: bytes without a type")
@@ -129,11 +130,7 @@ def _codes(path: Path, archive: zipfile.ZipFile, names: dict[str, str], name: st
     flat = np.frombuffer(_read(path, archive, entry), "<i8" if wide else get_format(t.storage.dtype).storage)
     strides = [s * flat.itemsize for s in t.strides]
     view = np.lib.stride_tricks.as_strided(flat[t.offset :], t.shape, strides, writeable=False)
-    if not wide:
-        return Coded(np.ascontiguousarray(view), t.storage.dtype)
-    if view.size and not -(1 << 31) <= int(view.min()) <= int(view.max()) < 1 << 31:
-        raise CorruptFile(f"{path}: tensor {name}: 64-bit integers beyond 32 bits")
-    return Coded(np.ascontiguousarray(view.astype("<i4")).view("<u4"), "int32")
+    return coded_integers(view) if wide else Coded(np.ascontiguousarray(view), t.storage.dtype)
 
 
 class _Machine:

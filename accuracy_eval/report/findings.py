@@ -21,6 +21,7 @@ NEXT_BY_VERDICT = {
 # pairs that say who is off; of others the sides do
 _SAYS_WHO = (Attribution.A_OFF, Attribution.B_OFF, Attribution.BOTH_OFF, Attribution.NOT_COMPARABLE, Attribution.DIFFERENT_CONTRACTS)
 MISSING_ARRAY = "save that array there too, under this name, or compare what both hold: --case NAME"
+WIDE_ARRAY = "save that array in every file as float64 (exact up to 2^53), or its bytes as int32, two for each"
 EXPECTED_CANDIDATE = (
     "run the candidate there (--candidate, --plugin), or narrow the suite's rule: "
     '[[expected]] takes vendor = "nvidia", "amd" or "cpu", and format and direction'
@@ -168,6 +169,8 @@ def _of_skipped(results: Results, item: NotCompared) -> Finding:
 def _advice(item: NotCompared) -> str:
     if item.verdict is Verdict.MISSING and item.family == ARRAYS:
         return MISSING_ARRAY
+    if item.verdict is Verdict.INCONCLUSIVE and item.family == ARRAYS:
+        return WIDE_ARRAY
     if item.verdict is Verdict.MISSING and item.reason.startswith(EXPECTED):
         return EXPECTED_CANDIDATE
     if item.verdict is Verdict.MISSING and item.candidate not in messages.USUAL_CANDIDATES:
