@@ -95,12 +95,15 @@ class _CodeFiles(IndexDataCacheFile):
 
     def save(self, key: Any, data: Any) -> None:
         with self._open_for_write(self._path(key)) as file:
-            file.write(self._dump(self._made_of(key)) + self._dump(data))  # type: ignore[no-untyped-call]
+            code = self._dump(data)  # type: ignore[no-untyped-call]
+            file.write(self._dump((self._made_of(key), hashlib.sha256(code).digest())) + code)  # type: ignore[no-untyped-call]
 
     def load(self, key: Any) -> Any:
         with suppress(FileNotFoundError), self._path(key).open("rb") as file:
-            if pickle.load(file) == self._made_of(key):  # noqa: S301  as numba does: the folder is the program's own
-                return pickle.load(file)  # noqa: S301
+            made_of, digest = pickle.load(file)  # noqa: S301  as numba does: the folder is the program's own
+            code = file.read()
+            if made_of == self._made_of(key) and hashlib.sha256(code).digest() == digest:  # damaged, it would crash LLVM or compute wrongly
+                return pickle.loads(code)  # noqa: S301
         return None
 
     def flush(self) -> None:

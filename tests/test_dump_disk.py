@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,11 +20,18 @@ from accuracy_eval.suite import load_suite
 CASES = ("dump", "smoke", "--op", "gemm", "--format", "bfloat16", "--format", "float32", "--lane", "random", "--device", "reference")
 
 
+PROGRAM = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
+from accuracy_eval.cli import main
+main()
+"""
+
+
 def limited(size: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command in a process whose files may have `size` bytes: to HDF5 that is a full disk. Python would cut its bytecode there."""
-    allow = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
-    command, environment = [sys.executable, "-m", "accuracy_eval", *arguments], {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, preexec_fn=allow, check=False)
+    command, environment = [sys.executable, "-c", PROGRAM, str(size), *arguments], {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("workers", [(), ("--workers", "1")], ids=["in-this-process", "by-a-worker"])

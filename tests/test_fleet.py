@@ -31,6 +31,7 @@ from accuracy_eval.cli import run
 from accuracy_eval.errors import HostNotReady, UsageError
 from accuracy_eval.fleet import Hooks, build_wheel, load_fleet, run_fleet
 from accuracy_eval.store import Dump, completed
+from accuracy_eval.suite import load_suite
 from accuracy_eval.transfer import Options
 
 ROOT = Path(__file__).parent.parent
@@ -43,6 +44,8 @@ format = ["float32", "bfloat16", "float16"]
 lane = ["random", "exact"]
 """
 CASES = 36
+
+SMOKE = len(load_suite("smoke").cases)
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +309,7 @@ def test_a_fleet_file_that_makes_no_sense_is_one_message(tmp_path: Path, text: s
         (GOOD.replace("smoke", "smokee"), "unknown suite 'smokee' (did you mean smoke?)"),
         (GOOD.replace("smoke", "absent.toml"), "absent.toml"),
         (f'arguments = ["--op", "gem"]\n{GOOD}', "unknown op 'gem' (did you mean gemm?)"),
-        (f'arguments = ["--recipe", "rowwise", "--op", "exp"]\n{GOOD}', "none of its 356 cases matches the given filters"),
+        (f'arguments = ["--recipe", "rowwise", "--op", "exp"]\n{GOOD}', f"none of its {SMOKE} cases matches the given filters"),
         (f'arguments = ["--repeat"]\n{GOOD}', "--repeats"),
         (f'arguments = ["-o", "x.h5"]\n{GOOD}', "-o x.h5 has -o, but each host's dump is called as the host is"),
         (f'arguments = ["--device", "cpu"]\n{GOOD}', 'which belongs to a host: device = "…" under [hosts.NAME]'),

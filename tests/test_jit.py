@@ -127,15 +127,15 @@ def test_a_cached_kernel_is_compiled_again_when_a_file_it_takes_from_changes(tmp
 @pytest.fixture
 def kernel_program(tmp_path):
     """(what runs a cached kernel and gives its result and cache hits, where files may have `limit` bytes; the cache's folder)"""
-    (tmp_path / "main.py").write_text(KERNEL.format(imported="", call="2.0 * x"))
+    limited = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)"
+    (tmp_path / "main.py").write_text(KERNEL.format(imported=limited, call="2.0 * x"))
     cache = tmp_path / "cache"
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def run(limit: int = resource.RLIM_INFINITY) -> list[str]:
         done = subprocess.run(
-            [sys.executable, "main.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-        )  # fmt: skip
+            [sys.executable, "main.py", str(limit)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
         return done.stdout.split()
 
     return run, cache
@@ -163,6 +163,19 @@ def test_a_damaged_cache_of_a_kernel_is_made_again(kernel_program, left):
     assert run() == ["2.0", "0"]
     [damaged] = cache.rglob("*answer*.nbc")
     damaged.write_bytes(left)
+    assert run() == ["2.0", "0"]
+    assert run() == ["2.0", "1"]
+
+
+@pytest.mark.parametrize("where", [0.4, 0.6, 0.9])
+def test_a_flipped_byte_of_a_cached_kernel_is_not_run(kernel_program, where):
+    """LLVM ends the process on some of them, and machine code that computes something else is not to be told from right code."""
+    run, cache = kernel_program
+    assert run() == ["2.0", "0"]
+    [path] = cache.rglob("*answer*.nbc")
+    code = bytearray(path.read_bytes())
+    code[int(len(code) * where)] ^= 0xFF
+    path.write_bytes(code)
     assert run() == ["2.0", "0"]
     assert run() == ["2.0", "1"]
 

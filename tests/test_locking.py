@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -116,3 +117,25 @@ def test_a_dump_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="exists already"):
         dump(suite(), backend, tmp_path / "a.h5")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.h5"]
+
+
+def test_a_file_system_without_locks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with only_writer(tmp_path / "a.h5.parts"):
+        assert (tmp_path / "a.h5.parts").is_dir()
+    with _only_writer(tmp_path / "a.h5.part") as file:
+        file.write(b"codes")
+    with Journal(tmp_path / "compare.journal", "one") as journal:
+        assert not journal.judged
+
+
+def test_other_errors_of_a_lock_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        locked(tmp_path / "a", lambda: opened(tmp_path / "a"))

@@ -3,8 +3,10 @@
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from support_ops import Known
 
+import accuracy_eval
 from accuracy_eval.formats import decode, get_format
 from accuracy_eval.metrics.rounding_bias import RoundingMeter
 from accuracy_eval.records import Verdict
@@ -78,9 +80,14 @@ def test_a_small_gain_of_all_elements_fails(fmt):
         assert known.judged("result", known.truth("result") * (1 + gain)).verdict is verdict
 
 
-def measured(steps, alike, budget=1.0):
-    """The metric of an output [r, n] that is `steps` codes from a truth of values between 1 and 2."""
-    right = np.random.default_rng(2).integers(0x3F84, 0x3FF0, steps.shape).astype(np.uint16)
+def truth_of(shape):
+    """Codes of values between 1 and 2."""
+    return np.random.default_rng(2).integers(0x3F84, 0x3FF0, shape).astype(np.uint16)
+
+
+def measured(steps, alike, budget=1.0, right=None):
+    """The metric of an output [r, n] that is `steps` codes from a truth."""
+    right = truth_of(steps.shape) if right is None else right
     meter = RoundingMeter(steps.shape[1], "bfloat16", alike)
     truth = decode(right, "bfloat16")
     for rows in (slice(0, 50), slice(50, None)):
@@ -91,7 +98,10 @@ def measured(steps, alike, budget=1.0):
 def test_the_metric_is_the_mean_less_eight_standard_errors():
     steps = np.zeros((100, 80), np.int64)
     steps[:, ::2] = -1
-    assert measured(steps, "elements") == {"rounding_bias": pytest.approx(0.5 - 8 * 0.5 / np.sqrt(8000))}
+    right = truth_of(steps.shape)
+    variance = sum(float((steps[right == code] + 0.5).sum()) ** 2 for code in np.unique(right))
+    assert variance == pytest.approx(8000 * 0.25, rel=0.3)  # elements of one code are independent here
+    assert measured(steps, "elements") == {"rounding_bias": pytest.approx(0.5 - 8 * np.sqrt(variance) / 8000)}
     assert measured(steps, "lines") == {"rounding_bias": pytest.approx(max(0.5 - 8 * np.sqrt(80) * 50 / 8000, 0.0))}
     assert measured(steps.T, "lines") == measured(steps, "lines")
 
@@ -101,6 +111,26 @@ def test_rows_that_are_each_off_by_chance_are_no_bias():
     steps = np.broadcast_to(signs, (128, 512))
     assert measured(steps, "lines") == {"rounding_bias": 0.0}
     assert abs(signs.mean()) > 0.01
+
+
+def test_equal_elements_are_one_draw():
+    """A thousand times the same element is rounded a thousand times the same way; a few different ones say nothing."""
+    rng = np.random.default_rng(5)
+    for different, said in ((16, {}), (100, {"rounding_bias": 0.0})):
+        codes, way = 0x3F84 + np.arange(different), rng.choice([-1, 1], different)
+        way[: different * 5 // 8] = 1
+        which = rng.integers(0, different, (128, 256))
+        assert measured(way[which], "elements", right=codes[which].astype(np.uint16)) == said
+
+
+def test_a_framework_s_own_rope_of_constants_passes():
+    """Every product and sum is stored in 16 bits there, and all elements are rounded as one."""
+    cos, sin = torch.full((16, 32), 0.55).bfloat16(), torch.full((16, 32), 0.61).bfloat16()
+    x = torch.full((16, 8, 64), 1.3).bfloat16()
+    c, s = (torch.cat((t, t), -1)[:, None] for t in (cos, sin))
+    a, b = x.chunk(2, -1)
+    checked = accuracy_eval.check(x * c + torch.cat((-b, a), -1) * s, op="rope", inputs={"x": x, "cos": cos, "sin": sin})
+    assert checked.verdict == "PASS", checked.message
 
 
 @every(

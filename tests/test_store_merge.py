@@ -15,6 +15,7 @@ from support_store import INFO, PLATFORM, record, unsupported, write
 from accuracy_eval.cli import run
 from accuracy_eval.errors import FileError, UsageError
 from accuracy_eval.store import Dump, completed, merge, pack, write_part
+from accuracy_eval.store.shards import Shards
 
 
 def _folder(path: Path, sizes: list[int], **options: Any) -> Path:
@@ -308,3 +309,11 @@ def test_shards_of_different_parts_are_not_added_up(tmp_path: Path, other: dict[
     _shard(tmp_path / "b", 2, (1, 4), **other)
     assert not (Dump.open(tmp_path).info.get("shards") or {}).get("held")
     assert "shard" not in Dump.open(tmp_path).part_text()
+
+
+def test_a_file_that_claims_a_great_many_shards_is_not_waited_for() -> None:
+    held = [[i, 1 << 20] for i in range(3000)]
+    shards = Shards.of({"shards": {"cases": 1 << 20, "held": held}})
+    assert shards is not None
+    assert len(shards.missing()) == (1 << 20) - 3000
+    assert Shards.of({"shards": {"cases": 1 << 20, "held": [[0, n] for n in range(1, 1000)]}}) is None

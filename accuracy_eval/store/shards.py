@@ -12,6 +12,7 @@ from accuracy_eval.store.schema import dump_json
 
 KEY = "shards"  # of a dump's info
 MOST_CASES = 1 << 20  # a file that claims more is not believed: each position is looked at
+MOST_DIVISIONS = 64  # into other numbers of shards: the same, for each of them
 NAMED = 8  # missing ones that a text names
 
 
@@ -30,7 +31,7 @@ class Shards:
         except (KeyError, TypeError, ValueError):
             return None
         good = type(cases) is int and 0 < cases <= MOST_CASES and all(type(i) is type(n) is int and 0 <= i < n for i, n in held)
-        return cls(cases, held) if good and held else None
+        return cls(cases, held) if good and held and len({n for _, n in held}) <= MOST_DIVISIONS else None
 
     def info(self) -> dict[str, Any]:
         """What a dump's info says of them."""
@@ -43,8 +44,9 @@ class Shards:
 
     def missing(self) -> list[str]:
         """The shards that are not held, as `--shard` takes them."""
-        n = math.lcm(*(n for _, n in self.held))
-        return [f"{i}/{n}" for i in range(self.of_all) if not any(i % m == j for j, m in self.held)]
+        divisions = {n: {i for i, m in self.held if m == n} for n in {n for _, n in self.held}}
+        n = math.lcm(*divisions)
+        return [f"{i}/{n}" for i in range(self.of_all) if not any(i % m in held for m, held in divisions.items())]
 
     def text(self) -> str:
         """`shard 2/4`, or of several how many there are and which are missing."""
