@@ -19,7 +19,7 @@ from accuracy_eval.resolution.thresholds import ulps
 INTEGER_SOURCE = "integers, codes and scales have one right value"
 CLOSE_SOURCE = "assert_close limits of the output format, or one code step everywhere"
 NARROW_SOURCE = "SNR gates of a widely used kernel library, or one code step everywhere"
-ZERO_SOURCE = "every expected element is zero: a tolerance would let anything small pass"
+ZERO_SOURCE = "every expected element that can be compared is zero: a tolerance would let anything small pass"
 NARROW_SNR_DB = {"fp8_e4m3": 25.0, "fp8_e5m2": 20.0, "fp6_e2m3": 20.0, "fp6_e3m2": 20.0, "fp4_e2m1": 10.0}  # by format family
 
 Tolerance = tuple[float, float]  # rtol, atol: |actual - expected| <= atol + rtol·|expected|

@@ -232,11 +232,6 @@ class WorstElement:
         """`error` with the sign of actual - expected."""
         return math.copysign(self.error, self.ulp)
 
-    @property
-    def of_budget(self) -> float | None:
-        """`error` in units of `budget`; None where that says nothing."""
-        return self.error / self.budget if self.budget else None
-
 
 @dataclass(frozen=True, slots=True)
 class InputBin:

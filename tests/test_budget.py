@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import support_units as units
 
-from accuracy_eval.budget import interval, within_budget
+from accuracy_eval.budget import distance, interval, within_budget
 from accuracy_eval.contracts import CONTRACTS, Accumulator, parse_contract
 from accuracy_eval.cpu_ref.gemm import Gemm, panels
 from accuracy_eval.cpu_ref.running import RunningSums, element_budget
 from accuracy_eval.cpu_ref.statistics import sampled_products
 from accuracy_eval.expectation import expected_bias, expected_flips, expected_nsr, expected_snr_db, gamma, probable_gamma, share_of_bounds
 from accuracy_eval.formats import FORMATS, decode, encode
+from accuracy_eval.metrics import measure
 from accuracy_eval.records import Coded
 from accuracy_eval.resolution import Resolution, ResolutionMeter
 
@@ -362,3 +363,34 @@ def test_worst_case_factors():
     assert gamma(1000, 2.0**-24) == pytest.approx(1000 * 2.0**-24, rel=1e-4)
     assert gamma(2**24, 2.0**-24) == math.inf
     assert probable_gamma(10_000, 2.0**-24) == pytest.approx(6 * 100 * 2.0**-24, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "actual", "expected", "off"),
+    [
+        ("bfloat16", 1 + 2**-7, 1 + 2**-9, 2**-8 - 2**-9),  # from 1 + 2^-8 on reals round to it
+        ("bfloat16", 1.0, 1 + 2**-9, 0.0),
+        ("bfloat16", 1.0, 1 - 2**-8, 2**-9),  # below a power of two they begin at half the distance
+        ("bfloat16", -1.0, -1 + 2**-8, 2**-9),
+        ("float16", 0.0, 2.0**-24, 2.0**-25),
+        ("float16", math.inf, 65519.0, 1.0),  # rounding overflows from 65520 on
+        ("float16", -math.inf, -65519.0, 1.0),
+        ("float16", math.inf, -65504.0, 131024.0),
+        ("float16", math.nan, 1.0, math.inf),
+        ("float8_e5m2", 1.0, math.nan, math.inf),
+        ("int8", 3.0, 1.0, 1.5),
+    ],
+)
+def test_an_element_is_as_far_off_as_its_reals_are(fmt, actual, expected, off):
+    assert distance(actual, expected, fmt) == off
+
+
+def test_the_distance_of_an_element_is_the_one_that_the_meter_counts():
+    rng = np.random.default_rng(3)
+    for fmt in ("bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2"):
+        for truth in rng.standard_normal(200):
+            actual = truth * (1 + rng.uniform(-0.3, 0.3))
+            codes = encode(np.array([actual]), fmt)
+            found = measure(Coded(codes, fmt), np.array([truth]), budget=np.array([1.0])).metrics["budget_max"]
+            right = codes[0] == encode(np.array([truth]), fmt)[0]
+            assert found == (0.0 if right else distance(float(decode(codes, fmt)[0]), truth, fmt)), (fmt, truth, actual)

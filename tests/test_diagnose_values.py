@@ -123,6 +123,27 @@ def test_saturation_against_nan_or_inf_is_an_overflow_policy(fmt: str, shape: tu
         assert evidence(found, "overflow-policy") == {"count": count}
 
 
+def test_a_cast_that_truncates_is_named_so_beside_a_few_elements_that_overflow() -> None:
+    x = np.random.default_rng(2).standard_normal(4096)
+    x[:3] = 1000.0
+    nearest, grid = decode(encode(x, "float8_e4m3fn"), "float8_e4m3fn"), decode(np.arange(0x7F, dtype=np.uint8), "float8_e4m3fn")
+    cut = np.copysign(grid[np.searchsorted(grid, np.abs(x), side="right") - 1], x)  # the largest number that is no larger
+    expected = np.where(np.abs(x) > 448, np.nan, nearest)
+    facts = {"op": "cast", "options": {"format": "float8_e4m3fn"}, "inputs": {"x": x}, "contract": "exact"}
+    found = judged(cut, expected, "float8_e4m3fn", **facts)
+    assert names(found) == ["truncation-bias", "nan-in-expected"]
+    assert found[1].evidence["count"] == 3
+    assert names(judged(np.where(np.isnan(expected), 448.0, nearest), expected, "float8_e4m3fn", **facts))[0] == "overflow-policy"
+
+
+def test_a_reference_is_zero_only_where_all_of_it_is() -> None:
+    zeros = np.zeros(64)
+    assert "zero-reference" in names(judged(zeros + 1, zeros))
+    actual, expected = np.zeros((8, 8)), np.eye(8)
+    actual[expected == 1] = np.nan  # finite pairs are zeros alone
+    assert names(judged(actual, expected)) == ["nan-in-actual"]
+
+
 def test_a_nan_where_an_ordinary_value_is_expected_is_no_overflow_policy() -> None:
     x = np.array([1.0, 448.0, 100.0, 1000.0])
     found = judged([1, 448, np.nan, 448], [1, 448, 100, 448], op="cast", options={"format": "float8_e4m3fn"}, inputs={"x": x})

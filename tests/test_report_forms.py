@@ -27,13 +27,13 @@ from support_results import (
 )
 
 from accuracy_eval.messages import causes
-from accuracy_eval.records import Attribution, Diagnosis, GateResult, NotCompared, Results, TensorResult, Verdict
+from accuracy_eval.records import Attribution, Diagnosis, GateResult, NotCompared, Results, TensorResult, Verdict, WorstElement
 from accuracy_eval.report import console_table, markdown, to_frame, write_reports
 from accuracy_eval.report.console import columns_of
 from accuracy_eval.report.findings import findings
 from accuracy_eval.report.limits import passing_limits
 from accuracy_eval.report.markdown import MAX_BYTES
-from accuracy_eval.report.rows import reproduce
+from accuracy_eval.report.rows import Row, of_budget, reproduce
 from accuracy_eval.report.summaries import attribution_sentence, pair_summaries
 
 FAILING = "gemm.m512.n128.k256.nt.bfloat16.normal.s42"
@@ -421,6 +421,20 @@ def test_how_far_two_right_devices_are_apart_is_said_by_format_in_console_and_ma
     assert "by at most 2 ulp; all within 45 % of their budgets." in markdown.render(results)
     same = pass_result(gemm_case(), identical=True)
     assert "differ" not in attribution_sentence([same])
+
+
+def test_right_results_that_differ_in_codes_of_nan_alone_are_said_to() -> None:
+    codes, numbers = _apart(0, 0, 0.0, (None, None), "float8_e4m3fn"), _apart(8, 1, 1e-3, (None, None))
+    said = attribution_sentence([codes, numbers])
+    assert said.endswith("Equivalent ones differ: float8_e4m3fn in codes of NaN alone; bfloat16 in 4 % of elements, by at most 1 ulp.")
+
+
+def test_the_largest_errors_are_in_budgets_as_the_gate_counts_them() -> None:
+    base = fail_result(gemm_case())
+    wrong = WorstElement((0, 1), 0x3F81, 0x3F80, 1 + 2**-7, 1 + 2**-9, 2**-7 - 2**-9, 0.75, budget=2**-10)
+    right = WorstElement((0, 0), 0x3F80, 0x3F80, 1.0, 1 + 2**-9, 2**-9, -0.25, budget=2**-10)
+    unknown = WorstElement((0, 0), 0x3F80, 0x3F80, 1.0, 1 + 2**-9, 2**-9, -0.25)
+    assert [of_budget(Row(base.sides[0], base), e) for e in (wrong, right, unknown)] == [2.0, 0.0, None]
 
 
 def test_products_in_tf32_are_no_float32_where_the_distance_is_told() -> None:

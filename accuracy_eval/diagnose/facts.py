@@ -48,7 +48,7 @@ def all_zero(look: Look) -> Finding | None:
 
 
 def zero_reference(look: Look) -> Finding | None:
-    return Finding() if look.metrics.get("zero_reference") == 1 else None
+    return Finding() if look.count and look.m.classes.expected.zero == look.count and look.metrics.get("zero_reference") == 1 else None
 
 
 def constant(look: Look) -> Finding | None:

@@ -223,14 +223,14 @@ def _pairs(look: Look) -> list[tuple[str, str]] | None:
 
 
 def overflow_policy(look: Look) -> Finding | None:
-    """Every element whose class differs is one that one side saturated and the other made NaN or Inf."""
+    """Every element whose class differs is one that one side saturated and the other made NaN or Inf, and hardly any other is wrong."""
     differ = look.metrics["nonfinite_mismatch"]
     if not differ or look.whole is None:
         return None
     a, e = look.whole
     limit = _largest(look)
     at = (np.isfinite(a) != np.isfinite(e)) | (np.isnan(a) != np.isnan(e)) | (np.isinf(a) & np.isinf(e) & (a != e))
-    if limit is None or int(at.sum()) != differ:
+    if limit is None or int(at.sum()) != differ or not look.explained(at):
         return None
     x, y = a[at], e[at]
     saturated = np.where(np.isfinite(x), x, np.where(np.isfinite(y), y, limit))
@@ -333,10 +333,10 @@ def truncation_bias(look: Look) -> Finding | None:
     pulled so by a wrong scale or mean.
     """
     m = look.metrics
-    if m["nonfinite_mismatch"] or m["finite_pairs"] < 256:
+    if m["finite_pairs"] < 256:
         return None
     cast = _truncating_cast(look)
-    if cast is not None:
+    if cast is not None or m["nonfinite_mismatch"]:
         return cast
     pull, error = m.get("bias_sigma"), m.get("rel_fro")
     if look.context.op not in SUMS or pull is None or not error or not look.over_budget or look.exact or m["finite_pairs"] < 1024:

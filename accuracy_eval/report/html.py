@@ -27,7 +27,7 @@ from accuracy_eval.records import Attribution, GateResult, NotCompared, Results,
 from accuracy_eval.report.counts import ORDER, counted_sentence, counts_sentence, total
 from accuracy_eval.report.findings import alike, findings, is_command, next_steps, who
 from accuracy_eval.report.platforms import lacking_facts, numerics_facts, platform_facts
-from accuracy_eval.report.rows import Row, by_maker, metric_names, shape_text, share_of_limit, tensor_rows
+from accuracy_eval.report.rows import Row, by_maker, metric_names, of_budget, shape_text, share_of_limit, tensor_rows
 from accuracy_eval.report.summaries import attribution_sentence, dump_summaries, pair_summaries
 from accuracy_eval.report.volumes import SUMMARY, volumes
 
@@ -217,7 +217,7 @@ def _worst(row: Row) -> Iterator[list[str]]:
     shown = row.worst if row.verdict is not Verdict.PASS else row.worst[:QUIET_WORST]
     for e in shown:
         codes = messages.code_text(e.actual_code, row.format), messages.code_text(e.expected_code, row.format)
-        numbers = (e.reference, e.signed_error, e.ulp, e.budget, e.of_budget)
+        numbers = (e.reference, e.signed_error, e.ulp, e.budget, of_budget(row, e))
         yield [
             _subject(row), messages.index_text(e.index), codes[0], _text(e.actual), codes[1], _text(e.expected), *map(_text, numbers),
         ]  # fmt: skip

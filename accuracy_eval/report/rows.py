@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from accuracy_eval import messages
+from accuracy_eval.budget import distance
 from accuracy_eval.json_data import to_json
 from accuracy_eval.labels import default_labels
 from accuracy_eval.metrics.registry import KNOWN
@@ -336,6 +337,14 @@ def share_of_limit(gate: GateResult | None) -> float | None:
     if gate.comparison in ("<=", "<"):
         return gate.value / gate.limit
     return gate.limit / gate.value if gate.comparison in (">", ">=") and gate.value > 0 else None
+
+
+def of_budget(row: Row, element: WorstElement) -> float | None:
+    """How many budgets an element is off, as its gate counts: from the truth to the reals that round to its code. None without a budget."""
+    if not element.budget:
+        return None
+    right = element.actual_code == element.expected_code
+    return 0.0 if right else distance(element.actual, element.expected, row.format) / element.budget
 
 
 def reproduce_element(results: Results, row: Row, index: Sequence[int]) -> str:

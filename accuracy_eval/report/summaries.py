@@ -100,7 +100,10 @@ class Pairs:
 
 @dataclass
 class _Difference:
-    """How far right results of one format are apart: elements that differ, of how many; the largest difference in steps and in norms."""
+    """How far right results of one format are apart: elements that differ, of how many; the largest difference in steps and in norms.
+
+    NaN equals NaN in all of these, whatever its code.
+    """
 
     differ: int = 0
     count: int = 0
@@ -137,7 +140,8 @@ class _Apart:
         for fmt, d in self._formats.items():
             in_steps, in_norms = f"{messages.number(float(d.steps))} ulp", f"{messages.number(d.norm, 2)} of a tensor's norm"
             largest = in_steps if d.steps <= FEW_STEPS else in_norms
-            texts.append(f"{fmt} in {_percent(d.differ / d.count)} of elements, by at most {largest}")
+            how = f"{_percent(d.differ / d.count)} of elements, by at most {largest}" if d.differ else "codes of NaN alone"
+            texts.append(f"{fmt} in {how}")
         budget = [f"all within {_percent(self._used)} of their budgets"] if self._used else []
         return "; ".join([*texts, *budget])
 

@@ -17,6 +17,7 @@ from accuracy_eval.report.rows import (
     margin_format,
     metric_format,
     metric_names,
+    of_budget,
     reproduce,
     reproduce_element,
 )
@@ -125,7 +126,7 @@ _ELEMENT: tuple[tuple[TableColumn, Callable[[_Listed], Any]], ...] = (
     (TableColumn("error", Style("0.00E+00;-0.00E+00;0")), lambda x: x.e.signed_error),
     (TableColumn("error / ulp", Style("0.00")), lambda x: Cell(x.e.ulp, _ulp_style(x.e.ulp))),
     (TableColumn("budget", _SMALL), lambda x: x.e.budget),
-    (TableColumn("error / budget", _SMALL), lambda x: x.e.of_budget),
+    (TableColumn("error / budget", _SMALL), lambda x: of_budget(x.row, x.e)),
     (TableColumn("operands", CODE, 50), lambda x: x.operands),
 )
 
