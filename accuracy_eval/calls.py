@@ -128,10 +128,15 @@ class Call:
 
     def output_shape(self, truth: Reference) -> tuple[int, ...]:
         """Shape the output must have: that of x, or x without its last axis, whatever shape the op computed it in."""
-        if self.op in ("gemm", "quantize") or "x" not in self.inputs or self.options.get("axis") == "first":
+        if self.op in _TRUTHS or self.options.get("axis") == "first":
             return truth.shape
         x = self.inputs["x"].shape
-        return x if math.prod(truth.shape) == math.prod(x) else x[:-1]
+        return x if truth.shape == self._elementwise_shape() else x[:-1]
+
+    def _elementwise_shape(self) -> tuple[int, ...]:
+        """Shape in which a special function or a reduction computes x: a matrix, or where the op has none, a line."""
+        x = self.inputs["x"].shape
+        return x if len(x) == 2 else (1, math.prod(x)) if ("m", "n") in OPS[self.op].dims else (math.prod(x),)
 
     def operand_mismatches(self, actual: Coded) -> dict[str, Any]:
         """Metrics of the codes and scales that the inputs show to be other than the recipe's; {} where they show none."""
@@ -192,16 +197,14 @@ class Call:
 
     def _elementwise(self, actual: Coded) -> Reference:
         """Special functions and reductions, through their ops: operands become the shape the op has."""
-        spec = OPS[self.op]
         operands = {"x", "y"} if self.op == "pow" else {"x"}
         if set(self.inputs) != operands:
             raise UsageError(f"op {self.op}: inputs {', '.join(self.inputs)}; expected {', '.join(sorted(operands))}")
-        x = self.inputs["x"]
-        shape = x.shape if len(x.shape) == 2 else (1, math.prod(x.shape)) if ("m", "n") in spec.dims else (math.prod(x.shape),)
+        shape = self._elementwise_shape()
         letters = ("m", "n") if len(shape) == 2 else ("n",)
         case = self.case(tuple(zip(letters, shape, strict=True)), get_format(actual.format).family)
         given = {n: Coded(c.codes.reshape(shape), c.format) for n, c in self.inputs.items()}
-        (reference,) = spec.reference(case, given, encoding_of(actual.format), self.contract).values()
+        (reference,) = OPS[self.op].reference(case, given, encoding_of(actual.format), self.contract).values()
         return reference
 
 

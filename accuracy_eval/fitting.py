@@ -141,14 +141,22 @@ class _Call:
         return self.spec.operands(case, self.encoding)
 
     def _sizes(self, letters: Sequence[str]) -> dict[str, int]:
-        """Sizes by letter, of options that state them and of shapes; the first that shows one decides."""
+        """Sizes by letter, of options that state them and of shapes; the first that shows one decides.
+
+        Dimensions of one letter come first: a product of several may be 0 by any of them.
+        """
+        primes = tuple(zip(letters, PRIMES, strict=False))
+
+        def made_of(factor: int) -> list[tuple[str, int]]:
+            return [x for x in primes if factor % x[1] == 0]
+
         sizes = {d: int(self.options[d]) for d in letters if d in self.options}
-        for operand in self._operands(letters):
-            shape = self.given[operand.name].shape if operand.name in self.given else ()
-            for factor, size in zip(operand.stored, shape, strict=False):
-                for letter, prime in zip(letters, PRIMES, strict=False):
-                    if factor % prime == 0 and size * prime % factor == 0:
-                        sizes.setdefault(letter, size * prime // factor)
+        given = [(o.stored, self.given[o.name].shape) for o in self._operands(letters) if o.name in self.given]
+        dimensions = [pair for stored, shape in given for pair in zip(stored, shape, strict=False)]
+        for factor, size in sorted(dimensions, key=lambda x: len(made_of(x[0]))):
+            for letter, prime in made_of(factor):
+                if size * prime % factor == 0:
+                    sizes.setdefault(letter, size * prime // factor)
         return sizes
 
     def names(self) -> str:

@@ -144,6 +144,9 @@ def test_a_tail_of_zeros_is_named_from_its_first_element_on():
         ((1, 3, 2, 8, 8, 4), {}, "h must be a multiple of g"),
         ((1, 2, 2, 8, 9, 4), {"causal": True}, "take s = t"),
         ((1, 2, 2, 8, 8, 4), {"window": -1}, "0 .* or more"),
+        ((1, 2, 2, 8, 0, 4), {}, "t=0.*at least one key"),
+        ((1, 2, 0, 8, 8, 4), {}, "g=0.*need heads of keys"),
+        ((0, 0, 2, 8, 8, 0), {}, "d=0.*at least one element"),
     ],
 )
 def test_what_attention_cannot_be_is_refused(sizes, options, message):

@@ -214,6 +214,75 @@ def test_empty_arrays_are_inconclusive():
     assert (c.verdict, [d.code for d in c.diagnoses]) == ("INCONCLUSIVE", ["empty"])
 
 
+def zeros(shapes, **more):
+    return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()} | more
+
+
+ATTENTION = {"q": (0, 2, 4, 8), "k": (0, 1, 6, 8), "v": (0, 1, 6, 8)}
+NO_HEADS = {"q": (2, 0, 4, 8), "k": (2, 1, 6, 8), "v": (2, 1, 6, 8), "grad_out": (2, 0, 4, 8)}
+NO_ROWS = {"a": (0, 8), "b": (8, 4)}
+GROUPS = zeros({"a": (0, 8), "b": (2, 8, 4)}, group_lens=np.zeros(2, np.int32))
+ROWLESS = {"x": (0, 8)}
+EMPTY = {
+    **{op: (op, (0,), zeros(ROWLESS), "") for op in ("sum", "mean", "max", "norm", "logsumexp")},
+    "softmax": ("softmax", (0, 8), zeros(ROWLESS), ""),
+    "cubes": ("exp", (2, 0, 3), zeros({"x": (2, 0, 3)}), ""),
+    "product": ("gemm", (0, 4), zeros(NO_ROWS), ""),
+    "epilogue": ("gemm_epilogue", (0, 4), zeros(NO_ROWS), ""),
+    "epilogue's gradient": ("gemm_epilogue", (0, 8), zeros({**NO_ROWS, "grad_y": (0, 4)}), "da"),
+    "groups": ("grouped_gemm", (0, 4), GROUPS, ""),
+    "groups' gradient": ("grouped_gemm", (0, 8), GROUPS | zeros({"grad_d": (0, 4)}), "da"),
+    "no group": ("grouped_gemm", (0, 4), zeros({"a": (0, 8), "b": (0, 8, 4)}, group_lens=np.zeros(0, np.int32)), ""),
+    "attention": ("attention", (0, 2, 4, 8), zeros(ATTENTION), ""),
+    "attention's gradient": ("attention", (0, 1, 6, 8), zeros({**ATTENTION, "grad_out": (0, 2, 4, 8)}), "dk"),
+    "no head": ("attention", (2, 0, 4, 8), zeros(NO_HEADS), "dq"),
+    "sent": ("all_to_all", (8, 0), zeros({"x": (8, 0)}), ""),
+}
+ALL_ZERO = {
+    "epilogue": ("gemm_epilogue", (8, 4), zeros({**NO_ROWS, "grad_y": (0, 4)}), "db"),
+    "groups": ("grouped_gemm", (2, 8, 4), GROUPS | zeros({"grad_d": (0, 4)}), "db"),
+    "no head": ("attention", (2, 1, 6, 8), zeros(NO_HEADS), "dk"),
+    "no batch": ("attention", (2,), zeros({**ATTENTION, "grad_out": (0, 2, 4, 8), "sink": (2,)}), "dsink"),
+}
+
+
+def checked(actual, op, inputs, output):
+    layout = "bhsd" if op == "attention" else "nn"
+    options = {"sink": True} if "sink" in inputs else {}
+    return ae.check(actual, op=op, layout=layout, inputs=inputs, options=options, output=output)
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_result_of_an_op_is_inconclusive(name):
+    op, shape, inputs, output = EMPTY[name]
+    c = checked(np.zeros(shape, np.float32), op, inputs, output)
+    assert (c.verdict, [d.code for d in c.diagnoses]) == ("INCONCLUSIVE", ["empty"])
+
+
+@pytest.mark.parametrize("name", ALL_ZERO)
+def test_a_gradient_that_nothing_reaches_is_zero(name):
+    op, shape, inputs, output = ALL_ZERO[name]
+    assert checked(np.zeros(shape, np.float32), op, inputs, output).verdict == "PASS"
+    assert checked(np.full(shape, 1e-30, np.float32), op, inputs, output).verdict == "FAIL"
+
+
+@pytest.mark.parametrize(("op", "shape"), [("sum", (8,)), ("max", (8,)), ("softmax", (8, 1)), ("exp", (8, 1))])
+def test_rows_of_one_element_are_reduced_to_a_vector_and_kept_by_other_ops(op, shape):
+    x = np.zeros((8, 1), np.float32)
+    other = (8, 1) if shape == (8,) else (8,)
+    right = np.full(shape, float(op in ("softmax", "exp")), np.float32)
+    assert ae.check(right, op=op, inputs={"x": x}).passed
+    assert [d.code for d in ae.check(right.reshape(other), op=op, inputs={"x": x}).diagnoses] == ["shape-mismatch"]
+
+
+def test_sizes_of_groups_do_not_follow_from_the_number_of_all_rows():
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((4052, 3), np.float32), rng.standard_normal((2, 3, 2), np.float32)  # 4052 is 4 · 1013
+    d = (a.astype(np.float64) @ b[1]).astype(np.float32)
+    lens = np.array([0, 4052], np.int32)
+    assert ae.check(d, op="grouped_gemm", inputs={"a": a, "b": b, "group_lens": lens}).passed
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.float8_e4m3fn])
 def test_beside_zeros_nothing_passes_that_is_more_than_a_rounding_away(dtype):
     zeros, step = np.zeros(8, dtype), ml_dtypes.finfo(dtype).smallest_subnormal

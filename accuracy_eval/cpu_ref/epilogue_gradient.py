@@ -67,8 +67,9 @@ def _over(f: Activation, x: Values, error: Values, of_slope: bool) -> Values:
 def upstream(problem: Gemm, epilogue: Epilogue, grad_y: Coded, contract: str) -> Upstream:
     """The gradients of the product and of the residual. grad_y [m, n]; `epilogue.rounded` is the format a device keeps steps in."""
     found = list(panels(problem, contract=contract))
-    t = np.concatenate([within_float64(problem, p) for p in found])
-    error = np.concatenate([p.budget for p in found if p.budget is not None])
+    none = np.empty((0, problem.n))
+    t = np.concatenate([none, *(within_float64(problem, p) for p in found)])
+    error = np.concatenate([none, *(p.budget for p in found if p.budget is not None)])
     f, fmt = ACTIVATIONS[epilogue.activation], epilogue.rounded
     scalar = arithmetic_format(fmt).name
     reach = projection_reach(problem, t, error, contract, fmt)

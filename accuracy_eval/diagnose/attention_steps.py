@@ -14,12 +14,12 @@ LARGEST = 1 << 22  # scores in all: 32 MiB of float64
 
 
 def attention_changes(case: Case, values: Mapping[str, Values]) -> Iterator[tuple[str, Mapping[str, Values]]]:
-    """Of dq, dk, dv and dsink, where all scores can be held."""
+    """Of dq, dk, dv and dsink, where there are scores, and all can be held."""
     if case.direction == "fwd":
         return
     q, k, v, g = (values[name].transpose(order(case.layout)) for name in ("q", "k", "v", "grad_out"))
     (b, h, s, _), (groups, t) = q.shape, k.shape[1:3]
-    if b * h * s * t > LARGEST:
+    if not 0 < b * h * s * t <= LARGEST:
         return
     k, v = (np.repeat(x, h // groups, axis=1) for x in (k, v))
     p, of_sink = _weights(case, q, k, values.get("sink"))

@@ -218,8 +218,11 @@ def references(
 
 
 def refuse(case: Case) -> str | None:
-    if case.dims["h"] % max(case.dims["g"], 1):
-        return f"h={case.dims['h']} query heads share g={case.dims['g']} key and value heads; h must be a multiple of g"
+    h, g, t, d = (case.dims[x] for x in "hgtd")
+    if not (t and d) or (h and not g):
+        return f"h={h}, g={g}, t={t}, d={d}: queries need heads of keys, at least one key, and heads of at least one element"
+    if g and h % g:
+        return f"h={h} query heads share g={g} key and value heads; h must be a multiple of g"
     if (option(case, "causal") or option(case, "window")) and case.dims["t"] != case.dims["s"]:
         return f"s={case.dims['s']}, t={case.dims['t']}: causal masks and windows align differently between libraries; take s = t"
     if option(case, "window") < 0 or option(case, "scale") < 0:

@@ -112,7 +112,7 @@ def reaching(reach_of: Callable[[], Reach], out_format: str, undetermined: Calla
 
 @dataclass(frozen=True)
 class Reference:
-    """The truth about one output, streamed in row panels of its 2-D view [prod(shape[:-1]), shape[-1]].
+    """The truth about one output, streamed in row panels of its 2-D view [prod(shape[:-1]), shape[-1]]; none of an output without elements.
 
     problem     the GEMM behind it (cpu_ref.operands.Gemm), for what a lost product would change; None for other ops
     resolution  what certainly fails, where no budget says it: exact and coded companions, casts, codes
@@ -139,6 +139,10 @@ class Reference:
     source: Gemm | None = None
     alike: Alike | None = None
     shared: Callable[[NDArray[Any]], Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if math.prod(self.shape) == 0:
+            object.__setattr__(self, "panels", lambda: iter(()))
 
 
 Inputs = Mapping[str, Coded]

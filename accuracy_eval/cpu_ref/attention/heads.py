@@ -11,7 +11,7 @@ import numpy as np
 from accuracy_eval.cpu_ref.attention.gradients import Gradients
 from accuracy_eval.cpu_ref.attention.head import Head
 from accuracy_eval.cpu_ref.attention.problem import Attention, Flags
-from accuracy_eval.cpu_ref.attention.result import Result, added, stacked
+from accuracy_eval.cpu_ref.attention.result import Result, added, stacked, zeros
 from accuracy_eval.cpu_ref.blas import one_thread
 from accuracy_eval.cpu_ref.reach import Reach
 from accuracy_eval.formats import Values
@@ -29,7 +29,13 @@ def forward(a: Attention) -> dict[str, Result]:
 
 @_NO_WARNING
 def backward(a: Attention, grad: Values) -> dict[str, Result]:
-    """dq [b, h, s, d], dk and dv [b, g, t, d], and dsink [h] with a sink, for the upstream gradient of out, [b, h, s, d]."""
+    """dq [b, h, s, d], dk and dv [b, g, t, d], and dsink [h] with a sink, for the upstream gradient of out, [b, h, s, d].
+
+    Without queries all are zero.
+    """
+    if a.q.size == 0:
+        shapes = {"dq": a.q.shape, "dk": a.k.shape, "dv": a.v.shape, **({"dsink": a.sink.shape} if a.sink is not None else {})}
+        return {name: zeros(shape) for name, shape in shapes.items()}
     h, g = a.q.shape[1], a.k.shape[1]
     found = _of_heads(a, lambda head: Gradients(head, grad[head.at]).results())
     dq = stacked([x["dq"] for row in found for x in row], a.q.shape)
