@@ -63,7 +63,7 @@ def summary_overview(book: Book, results: Results, whole: Volume, parts: Sequenc
     page.gap()
     _heads(page, "Sheets")
     for name, text in (
-        ("Findings", "everything a person has to look at, the worst first, with the command that repeats it"),
+        ("Findings", "everything a person has to look at, the worst verdict first, with the command that repeats it"),
         ("Workbooks", "all files of this report"),
         ("Matrix", "dump against dump: worst verdict and who is off"),
         ("All", "one flat row per verdict with every metric: filter it, or put a pivot table on it"),

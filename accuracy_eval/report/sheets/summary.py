@@ -44,7 +44,7 @@ def finding_sheet(book: Book, results: Results, files: Mapping[int, str]) -> Non
         file = files.get(id(f.row.result or f.row.subject), "")
         texts = (f.case_id, f.tensor, f.who, f.what, f.cause, "\n".join(f.steps), f.source, f.candidate)
         data.append([verdict_cell(f.verdict), *texts, Cell(file, PLAIN, file and f"{file}#Verdict")])
-    book.table("Findings", columns, data, note="Everything a person has to look at, the worst first.", freeze=2)
+    book.table("Findings", columns, data, note="Everything a person has to look at, the worst verdict first.", freeze=2)
 
 
 def workbook_sheet(book: Book, parts: Iterable[Volume]) -> None:
