@@ -169,10 +169,14 @@ def unknown(kind: str, found: object, allowed: Iterable[str], *, listed: str = "
 
 
 def alike(found: object, names: Iterable[str]) -> list[str]:
-    """Up to three of the names that are spelt like what was found, the nearest first."""
+    """Up to three of the names that are spelt like what was found, in either case, the nearest first."""
     import difflib
 
-    return difflib.get_close_matches(str(found), list(names), n=3, cutoff=0.7)
+    spelt: dict[str, list[str]] = {}
+    for name in names:
+        spelt.setdefault(name.casefold(), []).append(name)
+    near = difflib.get_close_matches(str(found).casefold(), list(spelt), n=3, cutoff=0.66)
+    return [name for key in near for name in spelt[key]][:3]
 
 
 def counted(number: int, noun: str) -> str:

@@ -112,6 +112,18 @@ def explain_dump(
                 progress(number, len(chosen), record.id)
 
 
+def nothing_to_explain(dump: str | Path, cases: Sequence[str], keep: Callable[[Case], bool]) -> str:
+    """Why `explain_dump` found no product among the cases chosen: those there are did not run, or there are none."""
+    for r in Dump.open(dump).records:
+        product = get_op(r.case.op).products is not None and r.case.lane == "random"
+        if product and r.status != "done" and (not cases or r.id in cases) and keep(r.case):
+            return f"none of the chosen matrix products ran, so there are no bits to explain; {r.id} is {_FATE[r.status]}: {r.reason}"
+    return "none of the chosen cases is a matrix product of the random lane; only those have an order to explain"
+
+
+_FATE = {"unsupported": "unsupported", "error": "an error"}
+
+
 def _explain_record(d: Dump, record: CaseRecord, encoding: Encoding, unit: str | None) -> Iterator[ExplainedOutput]:
     spec = get_op(record.case.op)
     codes = operand_codes(spec, record.case, encoding)

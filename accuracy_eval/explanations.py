@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from accuracy_eval.datapath import Explanation
 from accuracy_eval.diagnose import named
 from accuracy_eval.errors import counted
 from accuracy_eval.formats import get_format
+from accuracy_eval.messages import USUAL_CANDIDATES
 from accuracy_eval.ops.registry import get_op
 from accuracy_eval.records import Case, Diagnosis, TensorResult
 
@@ -45,19 +47,21 @@ STATUS_WORDS = {
 }
 
 
-def explanations_text(tensors: Iterable[TensorResult], exact: Collection[str] = ()) -> list[str]:
+def explanations_text(tensors: Iterable[TensorResult], exact: Collection[str] = (), narrow: Collection[str] = ()) -> list[str]:
     """One line a dump: how many outputs are explained; one line a pair of which both sides are; none where no product was asked about.
 
-    exact  labels of dumps that hold exact results rounded once
+    exact   labels of dumps that hold exact results rounded once
+    narrow  labels of dumps whose device gives no float32 of 16-bit operands (`gives_no_wider`)
     """
     found: dict[str, Counter[str]] = {}
-    still_open: list[Case] = []
+    still_open: list[tuple[Case, str]] = []
     for t in tensors:
         for s in t.sides:
             for d in s.diagnoses:
                 if d.code in ("explained-by-datapath", "not-explained"):
                     found.setdefault(s.label, Counter())[d.evidence["status"]] += 1
-                    still_open += [t.case] if d.evidence["status"] == OPEN and s.label not in exact else []
+                    asks = d.evidence["status"] == OPEN and s.label not in exact and not (s.label in narrow and t.candidate == "default")
+                    still_open += [(t.case, t.candidate)] if asks else []
         for p in t.pairs:
             for d in p.diagnoses:
                 if d.code == "explained-by-datapath" and not {p.a, p.b} & set(exact):
@@ -67,14 +71,25 @@ def explanations_text(tensors: Iterable[TensorResult], exact: Collection[str] = 
     return [*lines, *filter(None, [wider_output(still_open)]), NOTATION] if lines else []
 
 
-def wider_output(cases: Iterable[Case]) -> str:
-    """What tells more of products whose order stays open: the same in float32, where they were stored in 16 bits; "" without such."""
-    narrow = [c for c in dict.fromkeys(cases) if _gives_16_bits(c)]
+def gives_no_wider(platform: Mapping[str, Any]) -> bool:
+    """Whether the framework's own products give no float32 of 16-bit operands there."""
+    return platform.get("backend") == "torch" and platform.get("device") == "cpu"
+
+
+def wider_output(products: Iterable[tuple[Case, str]]) -> str:
+    """What tells more of products (case, candidate) whose order stays open: the same in float32, where they were stored in 16 bits; ""
+    without such."""
+    narrow = [(c, candidate) for c, candidate in dict.fromkeys(products) if _gives_16_bits(c)]
     if not narrow:
         return ""
-    c = narrow[0]
+    c, candidate = narrow[0]
     given = {"op": c.op, "shape": "x".join(str(n) for _, n in c.shape), "layout": c.layout, "format": c.format, "recipe": c.recipe}
+    name, *states = candidate.split("+")
+    if candidate != "default":
+        given |= {"candidate": name, "state": ",".join(states)}
     words = " ".join(f"--{key} {value}" for key, value in given.items() if value)
+    if name not in USUAL_CANDIDATES:
+        words += " (and --plugin FILE where a file registers it)"
     stored = (
         f"{counted(len(narrow), 'case')} of these {'is' if len(narrow) == 1 else 'are'} stored in 16 bits, whose rounding hides the order"
     )

@@ -168,7 +168,7 @@ def screen(
 def _names(paths: Sequence[str | Path], labels: Sequence[str]) -> list[str]:
     names = list(labels) or [Path(p).name.removesuffix(".parts").removesuffix(".h5") for p in paths]
     if len(names) != len(paths):
-        raise UsageError(f"{counted(len(labels), 'label')} for {counted(len(paths), 'dump')}; give one each")
+        raise UsageError(f"{counted(len(labels), 'label')} for {counted(len(paths), 'dump')}; give one each, as --label A --label B")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise UsageError(f"two dumps are called {twice[0]!r}; tell them apart with --label, one each")

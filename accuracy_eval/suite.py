@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_eval.cases import DIRECTIONS, LANES, case_id, make_case
-from accuracy_eval.errors import UsageError, unknown
+from accuracy_eval.errors import UsageError, counted, unknown
 from accuracy_eval.formats import get_family
 from accuracy_eval.ops.registry import OPS, get_op
+from accuracy_eval.ops.spec import OpSpec
 from accuracy_eval.records import Case
 from accuracy_eval.toml_data import check_table, read_toml
 
@@ -168,7 +169,7 @@ def _expand(table: Mapping[str, Any], where: str, *, huge: bool) -> Iterator[Cas
             error.add_note(f"in {where}")
             raise
         for shape, layout, fmt, out, recipe, input_class, lane, direction, seed, *chosen in itertools.product(
-            [s for text in _listed(table["shape"]) for s in _shapes(text, op.dims, where)],
+            [s for text in _listed(table["shape"]) for s in _shapes(text, op, where)],
             _listed(table.get("layout", op.layouts[0])), _listed(table.get("format", op.formats[0])), _listed(table.get("out_format", "")),
             _listed(table.get("recipe", op.recipes[0])), _listed(table.get("input", "normal")), _listed(table.get("lane", "random")),
             _listed(table.get("direction", "fwd")), _listed(table.get("seed", 0)), *choices,
@@ -185,8 +186,9 @@ def _expand(table: Mapping[str, Any], where: str, *, huge: bool) -> Iterator[Cas
                 raise
 
 
-def _shapes(shape: Any, dims: Sequence[tuple[str, ...]], where: str) -> Iterator[tuple[tuple[str, int], ...]]:
+def _shapes(shape: Any, op: OpSpec, where: str) -> Iterator[tuple[tuple[str, int], ...]]:
     """Sizes as text, "512x128x256" in the op's order of letters, or a table of lists {m = [1, 16], n = 64, k = 128}."""
+    dims = op.dims
     if isinstance(shape, Mapping):
         letters = next((d for d in dims if set(d) == set(shape)), None)
         if letters is None:
@@ -201,7 +203,8 @@ def _shapes(shape: Any, dims: Sequence[tuple[str, ...]], where: str) -> Iterator
     sizes = tuple(int(s) for s in text.split("x"))
     letters = next((d for d in dims if len(d) == len(sizes)), None)
     if letters is None:
-        raise UsageError(f"{where}: shape {text} has {len(sizes)} sizes; allowed: {' or '.join('×'.join(d) for d in dims)}")
+        taken = " or ".join("×".join(d) for d in dims)
+        raise UsageError(f"{where}: shape {text} has {counted(len(sizes), 'size')}; {op.name} takes {taken}")
     yield tuple(zip(letters, sizes, strict=True))
 
 

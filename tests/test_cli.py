@@ -629,3 +629,17 @@ def test_the_demo_keeps_both_dumps_beside_its_reports_and_runs_again(tmp_path, c
     assert {p.name for p in (tmp_path / "d").glob("*.h5")} == {"h200.h5", "this-machine.h5"}
     found = {d.file for d in report.load_results(tmp_path / "d").dumps}
     assert found == {str(tmp_path / "d" / name) for name in ("h200.h5", "this-machine.h5")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["transfer", "cpu.h5"], "the destination is missing; say where to: accuracy-eval transfer cpu.h5 HOST:FOLDER/"),
+        (["dump", "--op", "gemm", "--shape", "64x64"], "shape 64x64 has 2 sizes; gemm takes m×n×k"),
+        (["dump", "--op", "gemm", "--shape", "8x8x8", "--layout", "NT"], "unknown gemm layout 'NT' (did you mean nt?)"),
+        (["dump", "demo", "--lane", "rnd"], "unknown lane 'rnd' (did you mean random?)"),
+    ],
+)
+def test_what_was_meant_is_named(arguments, message, capsys):
+    assert run(arguments) == 2
+    assert message in capsys.readouterr().err

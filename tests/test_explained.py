@@ -14,12 +14,13 @@ from accuracy_eval.backends.base import Outcome
 from accuracy_eval.backends.model import ModelBackend
 from accuracy_eval.backends.open import open_backend
 from accuracy_eval.backends.reference import ready
+from accuracy_eval.cases import parse_case
 from accuracy_eval.cli import run
 from accuracy_eval.compare import compare_dumps
 from accuracy_eval.datapath import gemm
 from accuracy_eval.dump import dump
 from accuracy_eval.explained import explain_dump, unit_of_dump
-from accuracy_eval.explanations import explanations_text
+from accuracy_eval.explanations import explanations_text, wider_output
 from accuracy_eval.formats import decode, encode
 from accuracy_eval.records import Diagnosis, Verdict
 from accuracy_eval.suite import load_suite, parse_suite
@@ -187,3 +188,29 @@ def test_a_healthy_mi300x_like_dump_matches_the_real_h200_and_one_that_loses_a_k
             assert t.pairs[0].diagnoses == ()
         else:
             assert t.verdict is Verdict.PASS
+
+
+def test_a_product_that_did_not_run_is_said_to_be_unsupported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "w.h5")
+    case = ["--op", "gemm", "--shape", "8x8x16", "--format", "bfloat16", "--out-format", "float32"]
+    assert run(["dump", *case, "--device", "cpu", "-q", "-o", path]) == 0
+    assert run(["explain", path, "-q"]) == 2
+    assert "gemm.m8.n8.k16.nt.bfloat16-float32.normal.s0 is unsupported: " in capsys.readouterr().err
+
+
+def test_advice_to_widen_an_output_names_the_candidate() -> None:
+    case = parse_case("gemm.m16.n16.k64.nt.bfloat16.normal.s0")
+    words = "accuracy-eval dump --op gemm --shape 16x16x64 --layout nt --format bfloat16"
+    assert f"{words} --out-format float32 -o wide.h5" in wider_output([(case, "default")])
+    assert f"{words} --candidate mine --state graph (and --plugin FILE where a file registers it) --out-format" in wider_output(
+        [(case, "mine+graph")]
+    )
+
+
+def test_no_float32_output_is_advised_where_the_device_gives_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "n.h5")
+    assert run(["dump", "--op", "gemm", "--shape", "8x8x16", "--format", "bfloat16", "--device", "cpu", "-q", "-o", path]) == 0
+    assert run(["explain", path, "-q"]) == 0
+    out = capsys.readouterr().out
+    assert "consistent, not identified" in out
+    assert "--out-format" not in out

@@ -317,3 +317,28 @@ def test_a_file_that_claims_a_great_many_shards_is_not_waited_for() -> None:
     assert shards is not None
     assert len(shards.missing()) == (1 << 20) - 3000
     assert Shards.of({"shards": {"cases": 1 << 20, "held": [[0, n] for n in range(1, 1000)]}}) is None
+
+
+def test_compare_says_to_merge_the_shards_of_one_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["dump", "--op", "sum", "--shape", "4x8,4x9", "--format", "float32", "-q"]
+    shards = [str(tmp_path / f"s{i}.h5") for i in range(2)]
+    for i, path in enumerate(shards):
+        assert run([*base, "--device", "cpu", "--shard", f"{i}/2", "-o", path]) == 0
+    whole = str(tmp_path / "whole.h5")
+    assert run([*base, "--device", "reference", "-o", whole]) == 0
+    capsys.readouterr()
+    out = ["-o", str(tmp_path / "reports")]
+
+    def said() -> str:
+        return " ".join(capsys.readouterr().out.split())
+
+    assert run(["compare", *shards, *out]) == 1
+    both = said()
+    assert "s0 and s1 are shards of one suite and device; merge these and compare the whole: accuracy-eval merge" in both
+    assert "not in the part of its suite that it holds (s1.h5: shard 1/2); it is in s0" in both
+    assert "--resume" not in both
+    assert run(["compare", shards[0], whole, *out]) == 1
+    one = said()
+    assert "next: dump the other shards there (accuracy-eval dump with --shard) and join them (accuracy-eval merge)" in one
+    assert "merge these" not in one
+    assert "--resume" not in one

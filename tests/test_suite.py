@@ -84,7 +84,7 @@ MODEL = {"name": "a", "seq": 1, "h": 8, "i": 8, "hq": 1, "hkv": 1, "v": 8}
         ),
         ({"cases": [{"op": "gemm", "shape": "1x2x3", "formt": "x"}]}, "unknown key in suite t, cases table 1: 'formt'"),
         ({"cases": [{"op": "gemm"}]}, "needs op and shape"),
-        ({"cases": [{"op": "gemm", "shape": "1x2"}]}, "shape 1x2 has 2 sizes; allowed: m×n×k"),
+        ({"cases": [{"op": "gemm", "shape": "1x2"}]}, "shape 1x2 has 2 sizes; gemm takes m×n×k"),
         ({"cases": [{"op": "gemm", "shape": "1xbx3"}]}, "expected sizes joined by x"),
         ({"cases": [{"op": "gemm", "shape": {"m": 1, "q": 2}}]}, "unknown shape letters"),
         ({"cases": [{"op": "gemm", "shape": "1x2x3", "format": 3}]}, "cases table 1: format = 3; expected a string or a list of them"),

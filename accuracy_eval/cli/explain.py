@@ -37,9 +37,10 @@ def explain_command(dump: str, cases: tuple[str, ...], unit: str | None, quiet: 
 
     from accuracy_eval.cases import parse_case
     from accuracy_eval.errors import UsageError, counted
-    from accuracy_eval.explained import explain_dump
-    from accuracy_eval.explanations import OPEN, wider_output
+    from accuracy_eval.explained import explain_dump, nothing_to_explain
+    from accuracy_eval.explanations import OPEN, gives_no_wider, wider_output
     from accuracy_eval.json_data import to_json
+    from accuracy_eval.store import Dump
 
     keep = case_filter({n: options.pop(n) for n in FILTERS})
     found: list[ExplainedOutput] = []
@@ -49,13 +50,16 @@ def explain_command(dump: str, cases: tuple[str, ...], unit: str | None, quiet: 
             if not as_json:
                 click.echo(explained_text(item))
     if not found:
-        raise UsageError(f"{dump}: none of the chosen cases is a matrix product of the random lane; only those have an order to explain")
+        raise UsageError(f"{dump}: {nothing_to_explain(dump, cases, keep)}")
     if as_json:
         click.echo(json.dumps([to_json(item) for item in found]))
     else:
         counts = Counter(item.explanation.status for item in found)
         click.echo(f"{counted(len(found), 'product')}: {'; '.join(f'{n} {status}' for status, n in counts.items())}")
-        if more := wider_output(parse_case(item.case_id) for item in found if item.explanation.status == OPEN):
+        still_open = [(parse_case(i.case_id), i.candidate) for i in found if i.explanation.status == OPEN]
+        if gives_no_wider(Dump.open(dump).platform):
+            still_open = [(case, candidate) for case, candidate in still_open if candidate != "default"]
+        if more := wider_output(still_open):
             click.echo(more)
         click.echo("docs/datapath.md says how to read compositions")
     return 1 if any(item.explanation.status == "unexplained" for item in found) else 0

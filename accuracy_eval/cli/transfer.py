@@ -71,7 +71,7 @@ def options_of(chosen: dict[str, Any]) -> Options:
 
 
 @click.command("transfer")
-@click.argument("sources", nargs=-1, required=True)
+@click.argument("sources", nargs=-1, metavar="SOURCES...")
 @click.argument("destination")
 @connection_options
 @click.option(
@@ -106,8 +106,11 @@ def transfer_command(
     accuracy-eval transfer gpu1:a.h5 gpu1:b.h5 .
     """
     from accuracy_eval.cli.progress import progress
+    from accuracy_eval.errors import UsageError
     from accuracy_eval.transfer import transfer
 
+    if not sources:
+        raise UsageError(f"the destination is missing; say where to: accuracy-eval transfer {destination} HOST:FOLDER/")
     options = replace(options_of(connection), resume=not no_resume, dry_run=dry_run)
     with _extracted(sources, include, digests) as chosen, progress("transfer", quiet=quiet, unit="bytes") as update:
         moved = transfer(chosen, destination, options=options, progress=lambda done, total: update(done, total, ""))

@@ -42,7 +42,7 @@ def labels_of(dumps: Sequence[Dump], given: Sequence[str]) -> list[str]:
     if not given:
         return default_labels([(d.platform, d.path) for d in dumps])
     if len(given) != len(dumps):
-        raise UsageError(f"{counted(len(given), 'label')} for {counted(len(dumps), 'dump')}; give one each")
+        raise UsageError(f"{counted(len(given), 'label')} for {counted(len(dumps), 'dump')}; give one each, as --label A --label B")
     if not all(label.strip() for label in given):
         raise UsageError("a label is empty; a report could not say which dump it means: give each a name, or leave --label out")
     if REFERENCE in given:

@@ -22,6 +22,7 @@ from accuracy_eval.ops.spec import Joint, Reference
 from accuracy_eval.records import CaseRecord, NotCompared, TensorResult, Verdict
 from accuracy_eval.sampled import judge_sampled
 from accuracy_eval.scaling import with_scales
+from accuracy_eval.store.shards import LACKING, Shards
 
 NOT_DONE = {"unsupported": Verdict.UNSUPPORTED}  # by status of a case that gave no result; all others are errors
 
@@ -43,7 +44,7 @@ def compare_case(
         if record is None and first.candidate != "default":
             continue  # a library this device does not have: the others are judged by the reference alone
         if record is None:
-            yield skip(e.label, Verdict.MISSING, f"not in {e.dump.path.name}; it is in {', '.join(records)}")
+            yield skip(e.label, Verdict.MISSING, f"{_absent(e)}; it is in {', '.join(records)}")
         elif record.status != "done":
             yield skip(e.label, NOT_DONE.get(record.status, Verdict.ERROR), record.reason)
         else:
@@ -113,3 +114,9 @@ def _judge_output(subject: Subject, tensors: Sequence[SideTensor], joints: Mappi
     result = judge(subject, sides, references, how.profile, cross_format=how.cross_format, inputs=truths.inputs)
     rules = {label: j.rules[name] for label, j in joints.items() if name in j.rules}
     return with_scales(result, sides, references, rules) if rules else result
+
+
+def _absent(e: Entry) -> str:
+    """That a case is not in the dump, and of a shard which it is."""
+    shards = Shards.of(e.dump.info)
+    return f"{LACKING} ({e.dump.path.name}: {shards.text()})" if shards else f"not in {e.dump.path.name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from accuracy_eval.records import (
     NotCompared,
     Results,
 )
+from accuracy_eval.store.schema import DEVICE
+from accuracy_eval.store.shards import to_merge
 from accuracy_eval.version import PRODUCER
 from accuracy_eval.visits import Visit, among, besides_default, states_text, visits, visits_text
 
@@ -39,6 +42,7 @@ def gathered(
         *_same_files(entries),
         *_suites(entries),
         *_parts(entries),
+        *_to_merge(entries),
         *_sampled(tally),
         *(f"{label}: {line}" for label in labels for line in states_text(asked[label])),
         *besides_default(visited),
@@ -125,11 +129,25 @@ def _parts(entries: Sequence[Entry]) -> list[str]:
     return [f"{' and '.join(labels)} {'holds' if len(labels) == 1 else 'hold'} {text}" for text, labels in found.items()]
 
 
+def _to_merge(entries: Sequence[Entry]) -> list[str]:
+    """The command that makes one dump of those of one device that hold different shards of one suite."""
+    devices: dict[tuple[str, ...], list[Entry]] = {}
+    for e in entries:
+        devices.setdefault(tuple(str(e.dump.platform.get(name)) for name in DEVICE), []).append(e)
+    return [
+        f"{' and '.join(e.label for e in those)} are shards of one suite and device; merge these and compare the whole: "
+        f"accuracy-eval merge {' '.join(shlex.quote(str(e.dump.path)) for e in those)} -o all.h5"
+        for those in devices.values()
+        if to_merge([e.dump.info for e in those])
+    ]
+
+
 def explanations(entries: Sequence[Entry], tensors: KeptResults) -> list[str]:
     """What --explain found, in counts."""
-    from accuracy_eval.explanations import explanations_text
+    from accuracy_eval.explanations import explanations_text, gives_no_wider
 
-    return explanations_text(tensors, exact=[e.label for e in entries if e.dump.platform.get("backend") == "reference"])
+    exact = [e.label for e in entries if e.dump.platform.get("backend") == "reference"]
+    return explanations_text(tensors, exact, narrow=[e.label for e in entries if gives_no_wider(e.dump.platform)])
 
 
 def _dump_info(e: Entry) -> DumpInfo:

@@ -38,7 +38,7 @@ def compare_arrays(*paths: str | Path, labels: Sequence[str] = (), names: Sequen
     if len(paths) < 2:
         raise UsageError("arrays are compared with each other: give two files or more")
     if labels and len(labels) != len(paths):
-        raise UsageError(f"{counted(len(labels), 'label')} for {counted(len(paths), 'file')}; give one each")
+        raise UsageError(f"{counted(len(labels), 'label')} for {counted(len(paths), 'file')}; give one each, as --label A --label B")
     held = [read_arrays(p) for p in paths]
     stems = [Path(p).stem for p in paths]
     named = list(labels) or [s if stems.count(s) == 1 else f"{s}-{i}" for i, s in enumerate(stems, 1)]

@@ -10,6 +10,7 @@ from accuracy_eval.records import ARRAYS, Attribution, Diagnosis, NotCompared, P
 from accuracy_eval.report.counts import QUIET
 from accuracy_eval.report.rows import EXPLAINS, Row, reproduce, reproduce_element, tensor_rows
 from accuracy_eval.report.summaries import pair_rank
+from accuracy_eval.store.shards import LACKING
 from accuracy_eval.visits import EXPECTED
 
 NEXT_BY_VERDICT = {
@@ -22,6 +23,10 @@ NEXT_BY_VERDICT = {
 _SAYS_WHO = (Attribution.A_OFF, Attribution.B_OFF, Attribution.BOTH_OFF, Attribution.NOT_COMPARABLE, Attribution.DIFFERENT_CONTRACTS)
 MISSING_ARRAY = "save that array there too, under this name, or compare what both hold: --case NAME"
 WIDE_ARRAY = "save that array in every file as float64 (exact up to 2^53), or its bytes as int32, two for each"
+OTHER_SHARDS = (
+    "dump the other shards there (accuracy-eval dump with --shard) and join them (accuracy-eval merge), "
+    "or compare what both hold: --op, --case"
+)
 EXPECTED_CANDIDATE = (
     "run the candidate there (--candidate, --plugin), or narrow the suite's rule: "
     '[[expected]] takes vendor = "nvidia", "amd" or "cpu", and format and direction'
@@ -171,6 +176,8 @@ def _advice(item: NotCompared) -> str:
         return MISSING_ARRAY
     if item.verdict is Verdict.INCONCLUSIVE and item.family == ARRAYS:
         return WIDE_ARRAY
+    if item.verdict is Verdict.MISSING and item.reason.startswith(LACKING):
+        return OTHER_SHARDS
     if item.verdict is Verdict.MISSING and item.reason.startswith(EXPECTED):
         return EXPECTED_CANDIDATE
     if item.verdict is Verdict.MISSING and item.candidate not in messages.USUAL_CANDIDATES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from accuracy_eval.store.schema import dump_json
 KEY = "shards"  # of a dump's info
 MOST_CASES = 1 << 20  # a file that claims more is not believed: each position is looked at
 MOST_DIVISIONS = 64  # into other numbers of shards: the same, for each of them
+LACKING = "not in the part of its suite that it holds"  # how the reason begins of what a shard may lack because it is one
 NAMED = 8  # missing ones that a text names
 
 
@@ -58,6 +59,19 @@ class Shards:
         return f"{held} (missing: {', '.join(missing[:NAMED])}{more})"
 
 
+def to_merge(infos: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether these are of several dumps that hold different shards of one suite: `merge` makes one of them, if of one device."""
+    found = [Shards.of(info) for info in infos]
+    held = [shard for s in found if s for shard in s.held]
+    divisions = {_division(info, s) for info, s in zip(infos, found, strict=True) if s}
+    return len(found) > 1 and None not in found and len(divisions) == 1 and len(set(held)) == len(held)
+
+
+def _division(info: Mapping[str, Any], shards: Shards) -> bytes:
+    """Which part of which suite the shards divide."""
+    return dump_json([info.get("suite_digest"), info.get("chosen"), shards.cases])
+
+
 def joined(infos: Iterable[Mapping[str, Any]]) -> Shards | None:
     """Of several dumps together; None where they are all there, one is no shard, or they are of different parts of suites."""
     held: set[tuple[int, int]] = set()
@@ -67,7 +81,7 @@ def joined(infos: Iterable[Mapping[str, Any]]) -> Shards | None:
         if shards is None:
             return None
         held |= shards.held
-        divided[dump_json([info.get("suite_digest"), info.get("chosen"), shards.cases])] = shards.cases
+        divided[_division(info, shards)] = shards.cases
     if len(divided) != 1:
         return None
     together = Shards(min(divided.values()), frozenset(held))
