@@ -175,7 +175,7 @@ def alike(found: object, names: Iterable[str]) -> list[str]:
     spelt: dict[str, list[str]] = {}
     for name in names:
         spelt.setdefault(name.casefold(), []).append(name)
-    near = difflib.get_close_matches(str(found).casefold(), list(spelt), n=3, cutoff=0.66)
+    near = difflib.get_close_matches(str(found).casefold(), list(spelt), n=3, cutoff=0.7)
     return [name for key in near for name in spelt[key]][:3]
 
 

@@ -637,7 +637,7 @@ def test_the_demo_keeps_both_dumps_beside_its_reports_and_runs_again(tmp_path, c
         (["transfer", "cpu.h5"], "the destination is missing; say where to: accuracy-eval transfer cpu.h5 HOST:FOLDER/"),
         (["dump", "--op", "gemm", "--shape", "64x64"], "shape 64x64 has 2 sizes; gemm takes m×n×k"),
         (["dump", "--op", "gemm", "--shape", "8x8x8", "--layout", "NT"], "unknown gemm layout 'NT' (did you mean nt?)"),
-        (["dump", "demo", "--lane", "rnd"], "unknown lane 'rnd' (did you mean random?)"),
+        (["dump", "demo", "--lane", "Random"], "unknown lane 'Random' (did you mean random?)"),
     ],
 )
 def test_what_was_meant_is_named(arguments, message, capsys):
